@@ -2,28 +2,28 @@
 
 RetrievalError
 ├── SearchError                    a channel failed
-│   ├── SearchNotAvailableError    what it needs is not there: server down, too many hung calls
-│   ├── SearchTimeoutError         it outlived its deadline (also a TimeoutError)
-│   └── FilterNotSupportedError    it cannot apply a filter, so it was not searched
+│   ├── SearchNotAvailableError    a channel cannot be asked: its server is down, or too many of its calls hang
+│   ├── SearchTimeoutError         a call exceeded its deadline (also a TimeoutError)
+│   └── FilterNotSupportedError    a channel cannot apply a filter, so it was not searched
 ├── RerankerError                  a reranker failed
-│   └── RerankerNotAvailableError  its model cannot be loaded (also a ModelNotAvailableError)
+│   └── RerankerNotAvailableError  a reranker's model cannot be loaded (also a ModelNotAvailableError)
 ├── ContextExpansionError          parents could not be fetched
 ├── FLAREError                     active retrieval failed
 ├── StageError                     a stage or rewriter that a search does not skip failed
 ├── InvalidScoreError              a score is NaN or infinite (also a ValueError)
 ├── ConfigError                    an option is wrong (also a ValueError)
-│   ├── AccessError                a search names no access rights where it has to
-│   └── NotIndexedError            what is searched was indexed without that: vectors, questions, a graph
+│   ├── AccessError                a search names no access rights where they are mandatory
+│   └── NotIndexedError            the index lacks what a channel searches: vectors, questions, a graph
 ├── EmbeddingError                 a text has no vector: the model gave zeros, or numbers that are not finite
 ├── ModelNotAvailableError         a model does not exist, or cannot be loaded
 ├── DocumentError                  a file cannot be read as a document
-├── IndexDamagedError              files on disk are not what the manifest says
-├── IncompatibleIndexError         made by another analyzer, embedder or format
+├── IndexDamagedError              files on disk do not match the manifest
+├── IncompatibleIndexError         an index was made by another analyzer, embedder or format
 ├── StorageError                   a file cannot be read or written: permission, space (also an OSError)
 ├── LockedError                    another process is writing
 └── MissingExtraError              an optional dependency is not installed (also an ImportError)
 
-Some of these, and some of other packages', say that the set-up is wrong, which no later try mends: `is_setup_error`.
+`is_setup_error` tells which errors, including those of other packages, mean a wrong set-up that no retry mends.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from difflib import get_close_matches
 from types import FunctionType
 
 _PAUSES = {"GraphBubbleUp", "WaitingForEvent"}
-"""What agents pause a run with, in LangGraph and in LlamaIndex's workflows."""
+"""Class names of the exceptions with which LangGraph and LlamaIndex workflows pause an agent's run."""
 
 
 class RetrievalError(Exception):
-    """The root of all errors raised on purpose."""
+    """The base class of all errors that the package raises on purpose."""
 
 
 class SearchError(RetrievalError):
@@ -50,7 +50,7 @@ class SearchNotAvailableError(SearchError):
 
 
 class SearchTimeoutError(SearchError, TimeoutError):
-    """A call outlived its deadline and was abandoned."""
+    """A call exceeded its deadline and was abandoned."""
 
 
 class FilterNotSupportedError(SearchError):
@@ -66,7 +66,7 @@ class ModelNotAvailableError(RetrievalError):
 
 
 class RerankerNotAvailableError(RerankerError, ModelNotAvailableError):
-    """A reranker's model cannot be had."""
+    """A reranker's model does not exist, or cannot be loaded."""
 
 
 class ContextExpansionError(RetrievalError):
@@ -78,10 +78,11 @@ class FLAREError(RetrievalError):
 
 
 class StageError(RetrievalError):
-    """A stage or rewriter that a search does not go on without failed; what it raised is `__cause__`.
+    """A stage or rewriter that a search does not skip failed. `__cause__` is the exception that it raised.
 
-    The text names the part and the class of what it raised, and no more: an exception of somebody else's may quote
-    documents. The error is of that class as well, with its attributes, so that handlers and retries by class work.
+    The message names only the stage or rewriter and the class of that exception, because a foreign exception may quote
+    documents. The error is also an instance of that class, with the same attributes, so handlers and retries by class
+    work.
     """
 
     def __init__(self, message: str) -> None:
@@ -94,12 +95,12 @@ class StageError(RetrievalError):
 
     @classmethod
     def of(cls, part: str, error: Exception) -> StageError:
-        """The error of a part that raised another."""
+        """The StageError of a stage or rewriter `part` that raised `error`."""
         kind = type(error)
         message = f"{part} raised {kind.__name__}, and a search does not go on without it (see __cause__, skippable)"
         try:
             made: StageError = type(cls.__name__, (cls, kind), {"__module__": cls.__module__})(message)
-        except TypeError:  # a class of which no other can be made
+        except TypeError:  # the class cannot be a base class beside StageError
             return cls(message)
         made.__dict__.update(vars(error))
         return made
@@ -118,14 +119,14 @@ class AccessError(ConfigError):
 
 
 class NotIndexedError(ConfigError):
-    """What is searched was indexed without what a channel searches: vectors, questions, a graph.
+    """The index lacks what a channel searches: vectors, questions, a graph.
 
-    In a fusion, and in a preset's pipeline, the channel is skipped as one that failed.
+    In a fusion, and in a preset's pipeline, the channel is skipped like a channel that failed.
     """
 
 
 class EmbeddingError(RetrievalError):
-    """A model gave a text a vector that is all zeros or not finite. `at` is the text's place among those embedded."""
+    """A model gave a vector that is all zeros or not finite. `at` is the text's position in the embedded batch."""
 
     def __init__(self, message: str, at: int = 0) -> None:
         super().__init__(message)
@@ -157,15 +158,16 @@ class MissingExtraError(RetrievalError, ImportError):
 
 
 def told(error: BaseException) -> str:
-    """What may be told of an error: its class, and its text as far as `safe_message` has it."""
+    """The class of an error, with its message where `safe_message` returns one."""
     message = safe_message(error)
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def safe_message(error: BaseException) -> str:
-    """The text of an error of this package's own; of anybody else's none, for it may quote documents, keys, addresses.
+    """The message of an error of this package; empty for any other error, which may quote documents, keys, addresses.
 
-    Where the text quotes the error that it was raised from, the class of that stands there instead.
+    Where the message quotes a foreign exception from which the error was raised, the class of that exception replaces
+    the quote.
     """
     if not is_own(type(error)):
         return ""
@@ -178,7 +180,7 @@ def safe_message(error: BaseException) -> str:
 
 
 def _chain(error: BaseException, before: Callable[[BaseException], BaseException | None]) -> Iterator[BaseException]:
-    """An error and those that led to it, each once: they may go in a circle."""
+    """Yield an error and its causes, each once, as causes may form a cycle."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -188,12 +190,12 @@ def _chain(error: BaseException, before: Callable[[BaseException], BaseException
 
 
 def pauses(error: BaseException) -> bool:
-    """Whether an exception is no failure, but what an agent's run is paused with."""
+    """Whether an exception pauses an agent's run, and so is not a failure."""
     return any(kind.__name__ in _PAUSES for kind in type(error).__mro__)
 
 
 def is_own(kind: type) -> bool:
-    """Whether all that a class does is this package's: a subclass counts as what it adds."""
+    """Whether a class is this package's own; a subclass outside the package is not when it adds functions."""
     for one in kind.__mro__:
         if one.__module__.split(".")[0] == __name__.split(".")[0]:
             return True
@@ -208,7 +210,7 @@ def _is_code(attribute: object) -> bool:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
-    """An error for a name that is none of the known ones; it offers the nearest."""
+    """A ConfigError for an unknown name, which suggests the nearest known name."""
     names = sorted(known)
     near = get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -216,10 +218,10 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
 
 
 def is_setup_error(error: BaseException) -> bool:
-    """Whether an error says that the set-up is wrong: raised wherever it occurs, and never skipped as an outage is.
+    """Whether an error means a wrong set-up: such an error is always raised, and never skipped like an outage.
 
-    An option that is wrong, a model or a resource that does not exist (HTTP 404 too), another embedder than the
-    index's, a vector of another dimension, a package that is not installed; an error is what caused it too.
+    Set-up errors are a wrong option, a missing model or resource (also HTTP 404), another embedder than the index's, a
+    vector of another dimension, and a package that is not installed. An error caused by a set-up error is one as well.
     """
     for one in _chain(error, lambda one: one.__cause__):
         if isinstance(one, NotIndexedError | SearchError) or isinstance(one.__cause__, SearchNotAvailableError):
@@ -232,17 +234,17 @@ def is_setup_error(error: BaseException) -> bool:
 
 
 _SETUP = (AssertionError, ConfigError, ImportError, IncompatibleIndexError, ModelNotAvailableError)
-"""A bare AssertionError is how libraries, such as FAISS, refuse what they are given."""
+"""Libraries such as FAISS refuse invalid arguments with a bare AssertionError."""
 _NOT_FOUND = 404
 _DIMENSIONS = re.compile(
     r"(?is)(?=.*\b(?:dim|dims|dimensions?|dimensional|shapes?|columns|vector lengths?|blob size)\b)"
     r"(?=.*(?:expect|match|differ|aligned|must be the same|configured|invalid))(?=.*\d.*\d).{1,500}\Z"
 )
-"""How numpy and the clients of vector stores, each in an error of its own, say that dimensions differ."""
+"""Matches the messages with which numpy and the clients of vector stores report a mismatch of dimensions."""
 
 
 def _status(error: BaseException) -> object:
-    """The HTTP status that a client's error has; None where it has none."""
+    """The HTTP status of a client's error; None where there is none."""
     response = getattr(error, "response", None)
     found = (getattr(part, "status_code", None) for part in (error, response))
     return next((status for status in found if status is not None), None)

@@ -1,1 +1,1 @@
-"""What the package needs of Python: optional imports, caches, locks, checks of options. Nothing that users import."""
+"""Internal helpers: optional imports, caches, locks, checks of options."""

@@ -1,4 +1,4 @@
-"""What is kept: values used last, and parts made of options until the options change."""
+"""Caches: the most recently used values, and objects built from options."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _now: ContextVar[object] = ContextVar("_now", default=None)
 
 
 class LRUCache(Generic[K, V]):
-    """The `size` values used last, by key. Safe to share between threads.
+    """A cache of the `size` most recently used values, by key. Safe to share between threads.
 
-    What is kept `for_queries` is not seen by those who measure `afresh`.
+    Within `afresh`, a cache `for_queries` ignores the values from outside.
     """
 
     def __init__(self, size: int, *, for_queries: bool = False) -> None:
@@ -33,7 +33,7 @@ class LRUCache(Generic[K, V]):
         return len(self._kept)
 
     def get(self, key: K) -> V | None:
-        """The value of a key, which is now the one used last; None where it is not kept."""
+        """The value of a key, marked as most recently used; None where it is not cached."""
         with self._lock:
             since, value = self._kept.get(key, (None, None))
             if value is None or (self.for_queries and since is not _now.get()):
@@ -42,7 +42,7 @@ class LRUCache(Generic[K, V]):
             return value
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value, and drop the one unused for longest where there are too many."""
+        """Cache a value, and drop the least recently used value where there are too many."""
         with self._lock:
             self._kept[key] = _now.get(), value
             self._kept.move_to_end(key)
@@ -52,7 +52,7 @@ class LRUCache(Generic[K, V]):
 
 @contextmanager
 def afresh() -> Iterator[None]:
-    """Searches in here do not see what was kept for queries before, and theirs is not seen after."""
+    """A context in which searches ignore earlier query caches, and leave nothing in them for later searches."""
     before = _now.set(object())
     try:
         yield
@@ -65,16 +65,16 @@ KEPT = 8
 
 
 class Parts:
-    """What was made of options, by name, the `KEPT` latest of each; no part of a recipe: a pickled one is empty."""
+    """A cache of objects built from options, by name, the `KEPT` latest of each. A pickled copy is empty."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[tuple[list[Any], Any]]] = {}
         self._mutex = Mutex()
 
     def get(self, name: str, options: list[Any], make: Callable[[], T], *, keep: int = KEPT) -> T:
-        """The part of this name that was made of these options; made now where there is none.
+        """The object of this name built from these options; built now where there is none.
 
-        What is there is had without waiting for what is being made.
+        Existing objects are returned without waiting for one that is being built.
         """
         found = self._find(name, options)
         if found is None:
@@ -87,15 +87,15 @@ class Parts:
         return made
 
     def all(self, name: str) -> list[Any]:
-        """The parts of this name."""
+        """The cached objects of this name."""
         return [part for _, part in self._parts.get(name, [])]
 
     def has(self, name: str, options: list[Any]) -> bool:
-        """Whether there is such a part."""
+        """Whether an object for these options is cached."""
         return self._find(name, options) is not None
 
     def forget(self, name: str, stale: Callable[[list[Any]], bool] = lambda options: True) -> None:
-        """Drop the parts of this name, or those of stale options: they are made anew when they are asked for."""
+        """Drop the objects of this name, or those with stale options; they are rebuilt on the next request."""
         with self._mutex:
             self._parts[name] = [entry for entry in self._parts.get(name, []) if not stale(entry[0])]
 
@@ -110,13 +110,13 @@ class Parts:
 
 
 def _snapshot(option: Any) -> Any:
-    """An option as it is now: lists and mappings are copied however deep, what they hold is not."""
+    """A snapshot of an option: lists and mappings are copied deeply, the objects in them are not."""
     if isinstance(option, dict):
         return {key: _snapshot(value) for key, value in option.items()}
     return [_snapshot(value) for value in option] if isinstance(option, list) else option
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two options are one: plain data by value, anything else by identity."""
+    """Whether two options are the same: plain data by value, anything else by identity."""
     plain = isinstance(one, str | int | float | list | tuple | dict) or (is_dataclass(one) and type(one) is type(other))
     return one is other or (plain and bool(one == other))

@@ -1,4 +1,4 @@
-"""Checks of options, each with one message."""
+"""Checks of options, each with its error message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voicevault_retrievers.errors import ConfigError
 
 
 def whole(name: str, value: Any, *, least: int = 1) -> int:
-    """The value, when it is a whole number of at least `least`."""
+    """Return the value where it is a whole number of at least `least`; ConfigError otherwise."""
     try:
         found = None if isinstance(value, bool) else index(value)
     except TypeError:
@@ -22,33 +22,33 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
 
 
 def whole_or_none(name: str, value: Any, *, least: int = 1) -> int | None:
-    """The value, when it is None or a whole number of at least `least`."""
+    """Return the value where it is None or a whole number of at least `least`; ConfigError otherwise."""
     return None if value is None else whole(name, value, least=least)
 
 
 def number(name: str, value: Any, *, least: float = 0.0) -> float:
-    """The value, when it is a finite number of at least `least`."""
+    """Return the value where it is a finite number of at least `least`; ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
         raise ConfigError(f"{name} is a number of at least {least:g}, not {value!r}")
     return value
 
 
 def seconds_or_none(name: str, value: Any) -> float | None:
-    """The value, when it is None or a finite number above 0."""
+    """Return the value where it is None or a finite number above 0; ConfigError otherwise."""
     if value is None or (number(name, value) and value > 0):
-        return value  # type: ignore[no-any-return]  # None or a number, as checked
+        return value  # type: ignore[no-any-return]  # `number` has checked the type
     raise ConfigError(f"{name} is a number of seconds above 0, or None, not {value!r}")
 
 
 def flag(name: str, value: Any) -> bool:
-    """The value, when it is true or false."""
+    """Return the value where it is true or false; ConfigError otherwise."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is true or false, not {value!r}")
     return value
 
 
 def header(name: str, value: Any) -> str:
-    """The value, when it can be sent as an HTTP header: ASCII that prints, without spaces. It is never repeated."""
+    """Return the value where an HTTP header can hold it (printable ASCII, no spaces). The error does not repeat it."""
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):
         raise ConfigError(
             f"{name} is a string of printable ASCII characters without spaces: see that no line end is in it"

@@ -1,7 +1,7 @@
-"""numba, where it is installed: functions that run as machine code, without the interpreter's lock.
+"""Optional compilation with numba: functions as machine code, without the interpreter lock.
 
-Importing numba takes half a second, and making the code some twenty where it is not kept on disk yet. No search waits
-for that: numpy answers, and gives the same, until a thread beside has made the code.
+Importing numba takes half a second, and compiling about twenty where the code is not cached on disk. No search waits
+for that: numpy gives the same results until a background thread has compiled the code.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from voicevault_retrievers.errors import told
 F = TypeVar("F", bound=Callable[..., object])
 
 FEW, MANY = 3, 32
-"""Searches that numpy answers before code is made for a large index, and for a small one."""
+"""The number of searches with numpy before code is compiled, for a large index and for a small one."""
 
 _LOG = logging.getLogger(__name__)
 _HERE = threading.local()
-"""Whether this thread is one that makes code beside the program: `beside`."""
+"""Marks the background thread that compiles (attribute `beside`)."""
 
 
 @cache
 def installed() -> bool:
-    """Whether the extra `fast` is there; importing it takes half a second, which this does not do."""
+    """Whether numba (extra `fast`) is installed. Does not import it, which takes half a second."""
     return find_spec("numba") is not None
 
 
 def compiled(function: F) -> F:
-    """The function as machine code: made at its first call, kept on disk where there is a place to keep it."""
+    """The function as machine code, compiled at its first call and cached on disk where possible."""
     numba = _numba()
     try:
         made: F = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # numba's word for "no folder that can be written"
+    except RuntimeError:  # numba found no writable cache folder
         made = numba.njit(nogil=True)(function)
     return made
 
 
 @cache
 def _numba() -> Any:
-    """numba, kept from changing what is one for all threads of the process while they go on.
+    """Import numba, and stop it from changing global state of the process while other threads run.
 
-    It marks up the text of errors, also of those that nobody sees, while colorama has exchanged `sys.stdout` and
-    `sys.stderr`: the text is the same without. It exchanges the filters of warnings to find doubles among its own.
+    numba formats the text of errors, even unseen ones, with colorama, which replaces `sys.stdout` and `sys.stderr`;
+    without it the text is the same. In the background thread, numba must not replace the filters of warnings, either.
     """
     numba = require("numba", extra="fast")
     errors = numba.core.errors
@@ -68,12 +68,12 @@ def _numba() -> Any:
 
 
 def kind(arrays: Sequence[NDArray[np.generic]]) -> Hashable:
-    """What numba tells arrays apart by: it makes code for each kind."""
+    """The properties of arrays for which numba compiles separate code."""
     return tuple((array.dtype.str, array.ndim, array.flags.writeable, array.flags.c_contiguous) for array in arrays)
 
 
 class Beside:
-    """Makes code in a thread beside the program, which waits at its end for the step that is being taken, no more."""
+    """Compiles code in a background thread. At exit, the process waits only for the current step."""
 
     def __init__(self) -> None:
         self._reset()
@@ -87,9 +87,9 @@ class Beside:
         self._thread: threading.Thread | None = None
 
     def ready(self, key: Hashable, steps: Sequence[Callable[[], object]], after: int) -> bool:
-        """Whether the code that `key` stands for is there.
+        """Whether the code for `key` is compiled.
 
-        Where it is not, it is made beside as soon as this has been asked more than `after` times: `steps` call it.
+        If not, it is compiled in the background once this was called more than `after` times, by running `steps`.
         """
         if key in self._ready:
             return True
@@ -104,7 +104,7 @@ class Beside:
         return False
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all that was begun is there, for at most `timeout` seconds."""
+        """Wait until all queued code is compiled, for at most `timeout` seconds."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout)
@@ -119,10 +119,10 @@ class Beside:
                 key, steps = self._queue.popleft()
             try:
                 for step in steps:
-                    if not threading.main_thread().is_alive():  # the program ends: what is left is made another time
+                    if not threading.main_thread().is_alive():  # the process ends; the rest is compiled another time
                         return
                     step()
-            except Exception as error:  # noqa: BLE001 - whatever a compiler raises, numpy goes on answering
+            except Exception as error:  # noqa: BLE001 - whatever a compiler raises, numpy still answers
                 _LOG.warning("no machine code could be made, numpy searches instead: %s", told(error))
             else:
                 self._ready.add(key)

@@ -1,4 +1,4 @@
-"""Optional dependencies: imported on first use, missed with the line that installs them."""
+"""Optional dependencies: imported on first use; where one is missing, the error has the pip line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISTRIBUTION = "voicevault-retrievers"
 def require(module: str, *, extra: str) -> ModuleType:
     """Import `module`, which the extra `extra` installs.
 
-    Raises MissingExtraError, with the pip line, when it (or something it imports) is not installed.
+    Raises MissingExtraError, with the pip line, where the module or one of its imports is not installed.
     """
     try:
         return import_module(module)

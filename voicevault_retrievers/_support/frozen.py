@@ -1,4 +1,4 @@
-"""A dict that cannot be changed."""
+"""An immutable dict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voicevault_retrievers.errors import ConfigError
 
 
 class FrozenDict(dict[str, Any]):
-    """A dict that cannot be changed; it pickles, copies and compares as a dict. Nested values are not frozen."""
+    """An immutable dict that pickles, copies and compares like a dict. Nested values are not frozen."""
 
     def _refuse(self, *_: object, **__: object) -> Any:
         raise TypeError("this mapping is part of an immutable value; make a new one with dict(...)")
@@ -29,7 +29,7 @@ class FrozenDict(dict[str, Any]):
 
 
 def positive(name: str, weights: Mapping[str, float] | None) -> FrozenDict | None:
-    """The weights, when they are finite numbers above 0; None is none."""
+    """Return the weights where they are finite numbers above 0, or None; ConfigError otherwise."""
     if weights is None:
         return None
     if not all(isinstance(weight, int | float) and 0.0 < weight < math.inf for weight in weights.values()):

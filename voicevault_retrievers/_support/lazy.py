@@ -1,4 +1,4 @@
-"""Sequences whose items are made when they are asked for."""
+"""Sequences whose items are made on access."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """A sequence whose items are made when they are asked for."""
+    """A sequence whose items are made on every access."""
 
     def __init__(self, length: int, get: Callable[[int], T]) -> None:
         self._length = length

@@ -1,4 +1,4 @@
-"""A lock that may be part of a value that is copied or pickled: the copy has a lock of its own."""
+"""A lock that can be copied and pickled with the object that holds it; a copy has a lock of its own."""
 
 from __future__ import annotations
 

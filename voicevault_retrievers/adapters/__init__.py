@@ -1,1 +1,1 @@
-"""What the classes for LangChain and for LlamaIndex share; neither framework is imported."""
+"""Code shared by the LangChain and LlamaIndex classes; it imports neither framework."""

@@ -1,4 +1,4 @@
-"""Adding chunks to, and deleting them from, all channels of a composition at once."""
+"""Adding chunks to and deleting them from all channels of a pipeline together."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25
 
 Commit: TypeAlias = Callable[[], object]
-"""Makes a change that was prepared: what can be wrong with it has been raised before."""
+"""Makes a prepared change. Errors that can be foreseen were raised when it was prepared."""
 
 
 @runtime_checkable
 class StoreChanges(Protocol):
-    """A channel over a store outside this package that can be changed; both raise ConfigError where it cannot."""
+    """A channel over an external store that can be changed; both methods raise ConfigError where it cannot."""
 
     store: Any
 
     @abstractmethod
     def adding(self, chunks: Sequence[Chunk]) -> Commit:
-        """How to add chunks; one whose id is there already takes the other's place."""
+        """A function that adds chunks, which replace chunks with the same ids."""
 
     @abstractmethod
     def deleting(self, ids: Sequence[str]) -> Commit:
-        """How to delete chunks; ids that are not there are passed over."""
+        """A function that deletes chunks; unknown ids are ignored."""
 
 
 def add(channel: Channel, chunks: Sequence[Chunk]) -> None:
-    """Add chunks to every channel of a composition; one whose id is there already takes the other's place.
+    """Add chunks to every channel below a channel; a chunk replaces the one with the same id.
 
-    All is checked, analysed and embedded before anything is changed. Raises ConfigError, naming the channel, where one
-    cannot be changed, or where two are outside memory, which could not be changed as one.
+    Everything is checked, analysed and embedded before anything is changed. Raises ConfigError, naming the channel,
+    where a channel cannot be changed, or where two channels are over external stores, which cannot be changed
+    atomically.
     """
     _change(channel, [chunk.id for chunk in chunks], lambda part: _adding(part, chunks))
 
 
 def delete(channel: Channel, ids: Sequence[str]) -> None:
-    """Delete chunks from every channel of a composition; as `add`."""
+    """Delete chunks from every channel below a channel; raises as `add`."""
     _change(channel, ids, lambda part: _deleting(part, ids))
 
 
 def of_bases(changed_with: str) -> ConfigError:
-    """What is raised where the channels are of knowledge bases."""
+    """The error for channels of knowledge bases."""
     return ConfigError(
         f"channels 'bm25' and 'dense' are of knowledge bases: change those with {changed_with}, or KnowledgeBase.add "
         "and delete, and then reload()"
@@ -73,7 +74,7 @@ def _change(channel: Channel, ids: Sequence[str], prepare: Callable[[Channel], C
                 "that, and the copy follows it"
             )
     inside = [leaf for leaf in leaves if leaf not in outside and leaf not in copies]
-    commits = [prepare(leaf) for leaf in (*outside, *inside)]  # what may fail goes first
+    commits = [prepare(leaf) for leaf in (*outside, *inside)]  # an external store may still fail, so it goes first
     for commit in commits:
         commit()
     for copy in copies:
@@ -107,7 +108,7 @@ def _is_outside(leaf: Channel) -> bool:
 
 
 def _held_by(leaf: Channel) -> Hashable:
-    """What a channel searches, by identity: two names of one index are changed once."""
+    """The identity of what a channel searches: two channels over one index are changed once."""
     held = leaf.held if isinstance(leaf, BM25) else leaf.index if isinstance(leaf, VectorChannel) else leaf
     return id(held.store if isinstance(held, StoreChanges) else held)
 

@@ -1,4 +1,4 @@
-"""The embedding models of frameworks as embedders: which model it is, its dimension, and rows that fit."""
+"""Embedding models of frameworks as embedders: the model's identity, its dimension, and checked vectors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from voicevault_retrievers.dense.base import BaseEmbedder
 from voicevault_retrievers.errors import ConfigError
 
 _WRAPPED = {"CacheBackedEmbeddings": "underlying_embeddings", "LangchainEmbedding": "_langchain_embedding"}
-"""Classes that add nothing to the model below, and where they have it."""
+"""Wrapper classes that do not change the vectors, and their attributes that hold the wrapped model."""
 
 _NAMES = ("model", "model_name", "model_id", "repo_id", "deployment")
 _AZURE_NAMES = ("deployment", "azure_deployment", *_NAMES)
-"""An Azure class's model name is a default, whatever model its deployment is of."""
+"""An Azure class's model name is a default that says nothing of the deployment's model."""
 _UNNAMED = "unknown"
-"""The `model_name` of a LlamaIndex class that has none."""
+"""The `model_name` of LlamaIndex classes that have none."""
 
 _SETTINGS = (
     "embed_instruction",
@@ -35,18 +35,18 @@ _SETTINGS = (
     "task_type",
     "text_instruction",
 )
-"""What may change the vectors of a model of one name."""
+"""Settings that may change the vectors of a model without changing its name."""
 
 
 class FrameworkEmbedder(BaseEmbedder):
-    """Any embedding model of a framework; rows are brought to length 1.
+    """An embedder from any embedding model of a framework; vectors are scaled to length 1.
 
-    The fingerprint is the framework, the class and the name of the model: an Azure deployment's is the deployment's, a
-    cache's is that of the model below. Where a class does not name its model, or is given settings that may change its
-    vectors, it is `in_doubt`, and the model is known by the vectors of three fixed texts, for which it is asked once.
+    The fingerprint is the framework, the class and the model's name: for Azure the deployment's name, for a cache the
+    name of the wrapped model. Where a class does not name its model, or has settings that may change its vectors, the
+    model is `in_doubt`: its vectors of three fixed texts, computed once, then complete the fingerprint.
 
-    The dimension is that of the index that it is opened with, else that of the first rows, for which a word is embedded
-    where nothing has been yet. Raises ConfigError for other rows.
+    The dimension is that of the index it is opened with, else that of the first vectors; a word is embedded where
+    nothing has been yet. Raises ConfigError for vectors of another shape.
     """
 
     framework: ClassVar[str]
@@ -63,7 +63,7 @@ class FrameworkEmbedder(BaseEmbedder):
 
     @abstractmethod
     def _embed_query(self, text: str) -> ArrayLike:
-        """The model's own vector of a question."""
+        """The model's own vector of a query."""
 
     @abstractmethod
     def _aembed_query(self, text: str) -> Awaitable[ArrayLike]:
@@ -72,7 +72,7 @@ class FrameworkEmbedder(BaseEmbedder):
     @property
     @abstractmethod
     def _awaits(self) -> bool:
-        """Whether the model's async call for a question is its own and waits for something."""
+        """Whether the model has its own, non-blocking async call for a query."""
 
     @property
     def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[NDArray[np.float32]]] | None:
@@ -144,7 +144,7 @@ class FrameworkEmbedder(BaseEmbedder):
 
 
 def model_of(model: Any) -> str | None:
-    """The name of the model that a framework's class asks, without a password; None where it does not say."""
+    """The name of the model that a framework's class uses, without credentials; None where the class does not say."""
     model = _below(model)
     names = _AZURE_NAMES if hasattr(model, "azure_endpoint") else _NAMES
     found = (getattr(model, name, None) for name in names)
@@ -153,7 +153,7 @@ def model_of(model: Any) -> str | None:
 
 
 def _below(model: Any) -> Any:
-    """What makes the vectors: the model below a cache and its like."""
+    """The model that makes the vectors, below caches and similar wrappers."""
     while (name := _WRAPPED.get(type(model).__name__)) is not None and getattr(model, name, None) is not None:
         model = getattr(model, name)
     return model

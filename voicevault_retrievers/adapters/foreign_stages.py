@@ -1,4 +1,4 @@
-"""Parts of a framework as stages: what such a part returns is what a search gives."""
+"""Framework components as stages: the ranking that the component returns becomes the search's."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from voicevault_retrievers.errors import is_own
 
 @dataclass(frozen=True)
 class Returned:
-    """What a part returned: the chunk as it is now, its score, and the id of the hit that it was, None of a new one.
+    """A chunk that a component returned, its score, and the id of the hit it was; None for a new chunk.
 
-    The chunk's text is what a model reads, which may be the context of the hit.
+    The chunk's text is what a model reads, which may be the hit's context.
     """
 
     chunk: Chunk
@@ -27,12 +27,12 @@ class Returned:
 
 
 class ForeignStage(Stage):
-    """A part of a framework, asked once with as many hits as are wanted.
+    """A framework component as a stage. It is called once, with as many hits as the search needs.
 
-    Its order, texts, metadata and scores are those of the search from then on, and all that it returns is returned:
-    hits that it adds have its vote alone, and are left out where the query's `require` does not permit their metadata.
-    Of what a hit becomes, access rights go by the metadata that it had. Where a part fails that is not this package's,
-    the search does.
+    The component's order, texts, metadata and scores replace those of the search, and everything that it returns is
+    returned. Hits that it adds have only its vote, and are dropped where the query's `require` does not permit their
+    metadata. Access rights to a changed hit are decided by the metadata that it had before. When a component fails that
+    is not this package's, the search fails.
     """
 
     blocking = True
@@ -49,7 +49,7 @@ class ForeignStage(Stage):
         return is_own(type(self.part))
 
     def arrived(self, query: Query, given: Ranking, returned: Iterable[Returned]) -> Ranking:
-        """The ranking of what the part returned for the hits that it was given."""
+        """The ranking of the chunks that the component returned for the given hits."""
         known, passes = {hit.id: hit for hit in given}, compile_filter(query.require)
         kept = [(one, known.get(one.known_as or "")) for one in returned]
         kept = [(one, before) for one, before in kept if before is not None or passes(one.chunk.metadata)]
@@ -70,7 +70,7 @@ class ForeignStage(Stage):
 
 
 def own_stage(part: object) -> Stage | None:
-    """The stage that a class of this package has made of its options, which keeps its `top_n`; of any other None."""
+    """The stage that a class of this package built from its options, with its `top_n`; None for other classes."""
     if isinstance(part, Stage):
         return part
     stage = getattr(part, "stage", None) if is_own(type(part)) else None
@@ -81,14 +81,14 @@ def own_stage(part: object) -> Stage | None:
 
 
 def changing(part: object) -> list[Any]:
-    """What of a part may be another one later: its stage, of its present options, and how many it keeps."""
+    """The values that decide whether a component must be converted again: its current stage and `top_n`."""
     return [getattr(part, "stage", None), getattr(part, "top_n", None)]
 
 
 def _changed(before: Hit, chunk: Chunk) -> Hit:
-    """A hit after its chunk has changed, of which the id and the knowledge base stay.
+    """A hit after its chunk has changed; the id and the knowledge base stay.
 
-    `chunk.text` is what a model reads. Where that has changed, nothing of the text before is kept.
+    `chunk.text` is what a model reads. Where it has changed, nothing of the earlier text is kept.
     """
     chunk = replace(chunk, id=before.id, kb=before.chunk.kb, parent_id=before.chunk.parent_id)
     if chunk.metadata != before.chunk.metadata:
@@ -99,11 +99,11 @@ def _changed(before: Hit, chunk: Chunk) -> Hit:
 
 
 def _without_via(vote: Vote) -> Vote:
-    """A vote without the texts that led to the hit, such as a question that was made from its chunk."""
+    """A vote without the texts that led to the hit, such as a question generated from its chunk."""
     return replace(vote, via=(), parts=tuple(map(_without_via, vote.parts)))
 
 
 def _names(chunk_id: str) -> Iterator[str]:
-    """The id, and those of its further parts."""
+    """The id, then numbered ids for further chunks of the same hit."""
     yield chunk_id
     yield from (f"{chunk_id}#{number}" for number in count(2))

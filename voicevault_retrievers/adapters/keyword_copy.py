@@ -1,4 +1,4 @@
-"""Keyword search over a copy of what an index of a framework holds, checked against that index in each search."""
+"""Keyword search over a copy of a framework's index; every search checks the copy against that index."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from voicevault_retrievers.store.saved_index import live_chunks
 
 _LOG = logging.getLogger(__name__)
 _REFUSALS = (NotImplementedError, TypeError, ValueError, AssertionError)
-"""What vector stores raise that do not look up by id."""
+"""The errors of vector stores that have no lookup by id."""
 
 
 @dataclass(frozen=True, eq=False)
 class CopiedIndex:
-    """The index that a copy is taken of: how it is listed, and how chunks are looked up there.
+    """The source of a copy: how its chunks are listed and looked up.
 
-    `held` is the store itself, `name` its class. `get` gives those of some ids that are there now, None where the index
-    does not look up by id. `ids` gives all ids at once, without asking a server; None where the index cannot.
+    `held` is the store itself, `name` its class. `get` returns those of some ids that exist now; None where the store
+    has no lookup by id. `ids` returns all ids at once, without a request to a server; None where the store cannot.
     """
 
     name: str
@@ -36,13 +36,13 @@ class CopiedIndex:
     ids: Callable[[], Collection[str]] | None = None
 
     def now(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of some chunks that the index holds and a search finds, as they are there now."""
+        """The current chunks with these ids, without parents, which no search returns."""
         wanted = list(ids)
         found = () if self.get is None or not wanted else self.get(wanted)
         return {chunk.id: chunk for chunk in found if not chunk.is_parent}
 
     def followed(self, chunks: Sequence[Chunk]) -> CopiedIndex:
-        """This source, without `get` where a first look-up does not find one of its own chunks; a warning says so."""
+        """This source, without `get` where the first lookup does not find one of its own chunks; a warning says so."""
         try:
             if self.get is not None and (not chunks or chunks[0].id in self.now([chunks[0].id])):
                 return self
@@ -56,12 +56,12 @@ class CopiedIndex:
 
 
 class KeywordCopy(BM25):
-    """BM25 over a copy of the chunks of a `CopiedIndex`, which says in each search what still holds.
+    """BM25 over a copy of the chunks of a `CopiedIndex`, kept up to date by every search.
 
-    A search looks its hits up there. What is gone leaves the copy, what has changed takes its old place in it, and the
-    search is made again, so that text, filters and rights are those of now. Where the source tells its ids, what is new
-    is found too; else `refresh` reads it. A source that cannot be asked fails the search; one that does not look up by
-    id is not followed until `refresh`.
+    A search looks up its hits in the source. Deleted chunks leave the copy, changed chunks are replaced in it, and the
+    search is repeated, so that texts, filters and access rights are current. Where the source has `ids`, new chunks are
+    found too; otherwise `refresh` reads them. A source that cannot be reached fails the search. A source without a
+    lookup by id is not followed until `refresh`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class KeywordCopy(BM25):
     ) -> None:
         super().__init__(index, analyzer, **options)
         self.source = source
-        self._lacking: set[str] = set()  # shared, as the index is, by all names of this channel
+        self._lacking: set[str] = set()  # shared, like the index, by all copies of this channel
         self._known: tuple[LexicalIndex | None, frozenset[str]] = (None, frozenset())
 
     @classmethod
@@ -102,19 +102,19 @@ class KeywordCopy(BM25):
         return [[(hit.id, hit.score or 0.0) for hit in self.search(query, k)] for query in queries]
 
     def refresh(self) -> bool:
-        """Take over what the source lists now; whether anything was new, changed or gone."""
+        """Copy what the source lists now. Returns whether anything was new, changed or deleted."""
         there = {chunk.id: chunk for chunk in self.source.listed() if not chunk.is_parent}
         held = {chunk.id: chunk for chunk in live_chunks(self.index)}
-        there |= self.source.now(held.keys() - there)  # a source of some ids alone does not list what was added since
+        there |= self.source.now(held.keys() - there)  # a source listed by ids does not list later additions
         stale = [one for one in {**there, **held} if not _same(held.get(one), there.get(one))]
         self._lacking.clear()
         self._put(stale, there)
         return bool(stale)
 
     def read(self, ids: Sequence[str]) -> None:
-        """Take over what the source holds of some ids now."""
+        """Update the copy's chunks with these ids from the source."""
         now = self.source.now(ids)
-        self._put(dict.fromkeys([*ids, *now]), now)  # a store may spell an id in its own way
+        self._put(dict.fromkeys([*ids, *now]), now)  # a store may spell an id differently
 
     def add(self, chunks: Iterable[Chunk]) -> None:
         raise self._refusal()
@@ -129,7 +129,7 @@ class KeywordCopy(BM25):
         )
 
     def _keep_up(self) -> None:
-        """Take over what has come to a source that tells its ids, and leave out what has gone."""
+        """Copy the chunks that are new in a source with `ids`, and drop those that it has deleted."""
         if self.source.ids is None:
             return
         there, index = self.source.ids(), self.index
@@ -138,7 +138,7 @@ class KeywordCopy(BM25):
         held = self._known[1]
         gone = held.difference(there)
         if not gone and not self._lacking and len(there) == len(held):
-            return  # nothing is new either
+            return  # as many ids as before, and none gone: nothing is new
         new = [one for one in list(there) if one not in held and one not in self._lacking]
         if new or gone:
             now = self.source.now(new)
@@ -146,7 +146,7 @@ class KeywordCopy(BM25):
             self._put([*new, *gone], now)
 
     def _put(self, ids: Iterable[str], now: Mapping[str, Chunk]) -> None:
-        """Let the copy hold of some ids what there is of them now."""
+        """Replace the copy's chunks with these ids by the current ones."""
         wanted = list(ids)
         super().delete([one for one in wanted if one not in now])
         super().add([now[one] for one in wanted if one in now])
@@ -156,13 +156,13 @@ class KeywordCopy(BM25):
 
 
 def copies_in(channel: Channel) -> Iterator[KeywordCopy]:
-    """The copies that a composition searches."""
+    """The keyword copies among the channels below a channel."""
     return (leaf for leaf in channel.leaves() if isinstance(leaf, KeywordCopy))
 
 
 def refreshed(channel: Channel) -> bool:
-    """Refresh all copies that a composition searches; whether there was anything new."""
-    return any([copy.refresh() for copy in copies_in(channel)])  # of each, whatever the first one says
+    """Refresh all keyword copies below a channel. Returns whether anything changed."""
+    return any([copy.refresh() for copy in copies_in(channel)])  # a list: every copy must be refreshed
 
 
 def _live(rows: Any) -> Iterable[str]:
@@ -170,12 +170,12 @@ def _live(rows: Any) -> Iterable[str]:
 
 
 def _current(matches: Iterable[Match], now: Mapping[str, Chunk]) -> Iterator[Match]:
-    """The matches whose chunks are there, with these as they are now."""
+    """The matches whose chunks exist, with their current chunks."""
     return (match._replace(chunk=now[match.chunk.id]) for match in matches if match.chunk.id in now)
 
 
 def _same(held: Chunk | None, now: Chunk | None) -> bool:
-    """Whether a chunk is as it was; metadata that does not compare, such as arrays, counts as changed."""
+    """Whether a chunk is unchanged; metadata that cannot be compared, such as arrays, counts as changed."""
     try:
         return bool(held == now)
     except ValueError:

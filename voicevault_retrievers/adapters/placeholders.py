@@ -1,4 +1,4 @@
-"""What stands for knowledge bases that are opened on first use, so that what does not go together shows before."""
+"""Placeholders for knowledge bases that are opened on first use, so that options can be checked before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voicevault_retrievers.structure.graph import EmbeddedGraph
 
 
 class NotOpenChannel(Channel):
-    """Stands for the channel of a knowledge base that is not open; it cannot be searched."""
+    """A placeholder for a channel of a knowledge base that is not open; it cannot be searched."""
 
     kind: ChannelKind = "hybrid"
 
@@ -25,7 +25,7 @@ class NotOpenChannel(Channel):
 
 
 class NotOpenBase:
-    """Stands for knowledge bases that are not open: it has all channels, and holds nothing."""
+    """A placeholder for knowledge bases that are not open: it has all channels and no chunks."""
 
     def bm25(self, **options: Any) -> Channel:
         return NotOpenChannel("bm25")
@@ -47,7 +47,7 @@ class NotOpenBase:
 
 
 def beside(own: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Channels with those that are given beside them; ConfigError where these have their names, or are no mapping."""
+    """Own channels together with further ones; ConfigError where names collide or `more` is no mapping."""
     given = {} if more is None else more
     if not isinstance(given, Mapping):
         raise ConfigError(f"channels is a mapping of names to channels, not a {type(given).__name__}")

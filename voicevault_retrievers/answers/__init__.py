@@ -1,4 +1,4 @@
-"""From hits to what a model reads, and from its answer back to the hits."""
+"""From hits to the context that a model reads, and from its answer back to the hits."""
 
 from voicevault_retrievers.answers.builder import ContextBuilder, ends_first
 from voicevault_retrievers.answers.citations import Marker, ResolvedAnswer, header, resolve_citations

@@ -1,4 +1,4 @@
-"""The context that a model reads: blocks with their sources, within a budget."""
+"""The context that a model reads: blocks of text with their sources, within a budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def ends_first(ranked: Sequence[T]) -> list[T]:
-    """The best at both ends and the worst in the middle: the first, third, fifth, ..., and then the second as the last.
+    """The best items at both ends and the worst in the middle: first, third, fifth, ..., with the second at the end.
 
     Language models overlook what stands in the middle of a long text (Liu et al., "Lost in the middle", 2023,
     arXiv:2307.03172). The best is always the first; LangChain's `LongContextReorder` puts it last where the number of
@@ -40,14 +40,14 @@ SEPARATOR = "\n\n"
 
 @dataclass(frozen=True)
 class ContextBuilder:
-    """Makes one text of hits: `[Source: file, p.N | Section: S]`, newline, the text; an empty line between blocks.
+    """Builds one text of hits: `[Source: file, p.N | Section: S]`, newline, the text; empty lines between blocks.
 
-    `max_tokens` and `max_chars` bound the whole text, the conversation's last `history_turns` turns included, which
-    stand in front, oldest first, in at most half of the budget. Hits are taken in order, each with its context where
-    that fits, else with its chunk's own text; one that does not fit is left out, and the first is cut instead, at a
-    sentence's end where one fits. `numbered` puts `[n]` before each header, so
-    that a marker names one block. `reorder` puts the best blocks at both ends of the text (see `ends_first`), under the
-    numbers of their ranks. `count_tokens` is the model's tokenizer; without it tokens are estimated.
+    `max_tokens` and `max_chars` bound the whole text. It begins with the last `history_turns` turns of the
+    conversation, oldest first, in at most half of the budget. Hits are taken in order, each with its context where that
+    fits, else with its chunk's own text. A hit that does not fit is left out; the first is cut instead, at a sentence's
+    end where possible. `numbered` markers put `[n]` before each header, so that a marker names one block. `reorder`
+    puts the best blocks at both ends of the text (see `ends_first`), with the numbers of their ranks. `count_tokens` is
+    the model's tokenizer; the default estimates tokens.
     """
 
     max_tokens: int | None = None
@@ -67,7 +67,7 @@ class ContextBuilder:
 
     @property
     def instruction(self) -> str:
-        """What to tell a model so that its answer cites the blocks."""
+        """The instruction to a model to cite the blocks in its answer."""
         form = (
             "[n], the number of a block" if self.markers == "numbered" else "[Source: file, p.N], as a block's header"
         )
@@ -78,7 +78,7 @@ class ContextBuilder:
         )
 
     def resolve(self, answer: str, context: Context) -> ResolvedAnswer:
-        """Find the blocks of a context of this builder's that an answer's markers name; see `resolve_citations`."""
+        """The answer with the blocks of this builder's context that its markers name; see `resolve_citations`."""
         return resolve_citations(answer, context.citations, numbered=self.markers == "numbered")
 
     def build(
@@ -91,11 +91,11 @@ class ContextBuilder:
         ranks: Sequence[int] | None = None,
         heads: Callable[[Hit], str] | None = None,
     ) -> Context:
-        """The context of hits, best first. `max_tokens` lowers the builder's own for this call.
+        """The context of hits, best first; `max_tokens` lowers the builder's own for this call.
 
-        With `numbers`, one for each hit, the blocks have these and stand as the hits were given; the best is that of
-        the lowest number, or rank where there are `ranks`. Raises ConfigError where two are equal, or one is missing.
-        `heads` gives the line above a block in place of its source line.
+        With `numbers`, one for each hit, the blocks have these numbers and the order of the hits. The best hit then has
+        the lowest number, or the lowest rank where `ranks` are given. Raises ConfigError where two are equal, or one is
+        missing. `heads` gives the line above a block in place of its source line.
         """
         budget = _Budget(_least(self.max_tokens, max_tokens), self.max_chars, self.count_tokens)
         parts = self._history(history, budget)
@@ -127,10 +127,10 @@ class ContextBuilder:
         max_tokens: int | None = None,
         heads: Callable[[Hit], str] | None = None,
     ) -> tuple[Hit, ...]:
-        """The hits with the texts that are within the budget, for a model that reads them without this builder.
+        """The hits with the texts that fit the budget, for a model that reads them without this builder.
 
-        Those that are not are marked `over_budget`. Counted are the `heads` that a model reads above each, by default
-        source lines with the highest number.
+        Other hits are marked `over_budget`. The budget counts the `heads` that the model reads above each text, by
+        default source lines with the highest number.
         """
         if self.max_chars is None and self.max_tokens is None and max_tokens is None:
             return tuple(hits)
@@ -141,7 +141,7 @@ class ContextBuilder:
         return tuple(_reading(hit, texts.get((hit.chunk.kb, hit.chunk.id)), hit.chunk.id in over) for hit in hits)
 
     def _arranged(self, blocks: Sequence[_Block]) -> list[_Block]:
-        """Blocks as they stand in the text, of blocks as they rank."""
+        """Blocks, given by rank, in the order of the text."""
         return ends_first(blocks) if self.reorder else sorted(blocks, key=lambda block: block.place)
 
     def _block(self, place: int, citation: Citation, head: str | None) -> _Block:
@@ -168,14 +168,14 @@ class ContextBuilder:
         return kept
 
     def _cut(self, block: _Block, parts: Sequence[str], budget: _Budget) -> _Block | None:
-        """The block with the longest beginning of its text that fits below its header; None if none does."""
+        """The block with the longest beginning of its text that fits, below its header; None where none fits."""
         text = beginning(block.text, lambda part: budget.fits([*parts, str(replace(block, text=part))]))
         return replace(block, citation=replace(block.citation, text=text), text=text) if text else None
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A hit's part of a text. `place` is where it stands among the hits that were given."""
+    """A hit's block in the text. `place` is the hit's position among the given hits."""
 
     place: int
     citation: Citation
@@ -207,7 +207,7 @@ class _Budget:
 
 
 def _reading(hit: Hit, text: str | None, over_budget: bool) -> Hit:
-    """A hit of which a model reads this text; None for nothing."""
+    """The hit with the text that a model reads; None where it reads none."""
     unchanged = text == hit.text and over_budget == hit.over_budget
     return hit if unchanged else replace(hit, context=text, over_budget=over_budget)
 
@@ -215,7 +215,7 @@ def _reading(hit: Hit, text: str | None, over_budget: bool) -> Hit:
 def _by_rank(
     hits: Sequence[Hit], numbers: Sequence[int] | None, ranks: Sequence[int] | None
 ) -> Iterable[tuple[int, int | None, Hit]]:
-    """Hits, best first, each with its place and its number."""
+    """Hits, best first, each with its position and its number."""
     if numbers is None:
         return ((place, None, hit) for place, hit in enumerate(hits))
     ranks = numbers if ranks is None else ranks

@@ -1,7 +1,7 @@
-"""Source markers: how a block is headed, and how an answer's markers are resolved to blocks again.
+"""Source markers: headers of blocks, and the resolution of an answer's markers to blocks.
 
-A header is `[Source: report.pdf, p.3 | Section: Results]`, a marker in an answer `[Source: report.pdf, p.3]`, or as
-people and models write it, `(Report.pdf, pages 3-4)`; or `[1]` for the first block of a numbered context.
+A header is `[Source: report.pdf, p.3 | Section: Results]`. A marker in an answer is `[Source: report.pdf, p.3]`, or a
+variant of people and models such as `(Report.pdf, pages 3-4)`; or `[1]` for the first block of a numbered context.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Citation, Context, Hit
 
 LAST = 999_999
-"""The highest number that a marker may have."""
+"""The highest number of a marker."""
 
 
 _OPEN, _CLOSE, _BRACKETS = r"[\[［【〔]", r"[\]］】〕]", r"\[\]［］【】〔〕"
 _COMMA = r"[,;،؛、，；]"
 _BLANK = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-"""White space, and what is not seen at all."""
+"""White space and invisible characters."""
 
 _SOURCE = re.compile(rf"{_OPEN}\s*sources?\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
 _RANGE = re.compile(rf"\d{{1,6}}(?:\s*{DASH}\s*\d{{1,6}})?")
@@ -56,15 +56,15 @@ _TIDY = str.maketrans(
     }
 )
 _SHOWN = 200
-"""How much of a name a header shows: of a longer one its beginning and its end."""
+"""The most characters of a name in a header: a longer name shows its beginning and its end."""
 
 
 @dataclass(frozen=True)
 class Marker:
-    """A marker of an answer, where it stands (character offsets), and the citations that it names: none if unknown.
+    """A marker in an answer, with its character offsets and the citations that it names, if any.
 
-    `quote` is what of the source it is said to rest on, where a model cites by annotations; `text` is then what of the
-    answer is annotated.
+    `quote` is the cited part of the source, where a model cites by annotations; `text` is then the annotated part of
+    the answer.
     """
 
     text: str
@@ -75,30 +75,30 @@ class Marker:
 
     @property
     def resolved(self) -> bool:
-        """Whether it names a source that was given."""
+        """Whether the marker names a given source."""
         return bool(self.citations)
 
 
 @dataclass(frozen=True)
 class ResolvedAnswer:
-    """An answer's markers in order."""
+    """An answer with its markers, in order."""
 
     answer: str
     markers: tuple[Marker, ...]
 
     @property
     def unresolved(self) -> tuple[Marker, ...]:
-        """Markers that name no block: an invented source."""
+        """Markers that name no block, such as an invented source."""
         return tuple(marker for marker in self.markers if not marker.resolved)
 
     @property
     def citations(self) -> tuple[Citation, ...]:
-        """Every citation that the answer names, once, in order of first mention."""
+        """The citations that the answer names, each once, by first mention."""
         return tuple({citation.index: citation for marker in self.markers for citation in marker.citations}.values())
 
 
 def citation_of(index: int, hit: Hit, text: str) -> Citation:
-    """The citation of a hit whose block of text is the `index`th."""
+    """The citation of a hit whose block has the number `index`."""
     metadata = hit.chunk.metadata
     file = file_of(metadata)
     start, end = _span(hit)
@@ -127,17 +127,17 @@ def title(citation: Citation) -> str:
 
 
 def without_headers(text: str, *, numbered: bool = False) -> str:
-    """A chunk's text in which nothing reads as a header: a document must not forge its neighbour's.
+    """A chunk's text without anything that reads as a header: a document must not forge its neighbour's.
 
-    Nor does it read as a block's number, in `【】` or, for a `numbered` context, in any brackets: `[7]` becomes `(7)`,
-    or an answer that repeats the words would cite the seventh block.
+    Block numbers in `【】`, or for a `numbered` context in any brackets, change too: `[7]` becomes `(7)`. Otherwise an
+    answer that repeats the words would cite the seventh block.
     """
     text = _FORGED.sub("(", text)
     return (_FORGED_NUMBERS if numbered else _FORGED_LENSES).sub(r"(\1)", text)
 
 
 def is_numbered(context: Context) -> bool:
-    """Whether the blocks of a context that a `ContextBuilder` made have numbers."""
+    """Whether the blocks of a `ContextBuilder`'s context have numbers."""
     return any(f"{numbered_header(citation)}\n" in context.text for citation in context.citations[:1])
 
 
@@ -148,7 +148,7 @@ def numbered_header(citation: Citation) -> str:
 
 @dataclass(frozen=True)
 class Name:
-    """What markers may call a citation: one of its forms, or its file with its page and section."""
+    """The names of a citation in markers: its forms, or its file with page and section."""
 
     citation: Citation
     forms: frozenset[str]
@@ -157,11 +157,11 @@ class Name:
     section: str
 
     def is_called(self, file: str) -> bool:
-        """Whether this is its file's name in full, of which its forms may show a part."""
+        """Whether this is the full name of the citation's file, of which its forms may show a part."""
         return self.citation.source_file == file
 
     def is_at(self, place: CitedPlace) -> bool:
-        """Whether it is at a place."""
+        """Whether the citation is at a place."""
         return (
             self.file == place.file
             and (place.pages is None or self.page in place.pages)
@@ -173,7 +173,7 @@ Names = Sequence[Name]
 
 
 def names_of(citations: Iterable[Citation]) -> Names:
-    """What markers may call each citation, worked out once for all markers of an answer."""
+    """The names of each citation, computed once for all markers of an answer."""
     return list(map(_name, citations))
 
 
@@ -184,29 +184,29 @@ def _name(citation: Citation) -> Name:
 
 
 def cited(place: str, quote: str, names: Names) -> tuple[Citation, ...]:
-    """The citations that a place (`file, p.N`, part of a header, or the file in full) names, with the quote in them.
+    """The citations that a place (`file, p.N`, part of a header, or the full file name) names and that have the quote.
 
-    Spaces are compared as one, so that a line's end is no difference.
+    White space counts as single spaces, so that line breaks make no difference.
     """
     quoted = _bare(quote)
     return tuple(citation for citation in _named(place, names) if quoted in _bare(citation.text))
 
 
 def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: bool = False) -> ResolvedAnswer:
-    """Find the blocks that an answer's markers name.
+    """The blocks that an answer's markers name.
 
-    A marker names all blocks of its file and pages, in order, and those of every file of that name, whatever its case.
-    One without a page names all blocks of its file; one with several places, `;` between them, counts as several. A
-    marker without a block stays unresolved. What stands in any brackets without `Source:`, as `(Manual.pdf, p. 4-6)`,
-    is a marker where it names a file: one of the citations', or a name that has a document's ending. Other words in
-    parentheses, as `(see p. 4)`, are none, nor are Markdown's code and links.
+    A marker names all blocks of its file and pages, in order, of every file with that name, ignoring case. A marker
+    without a page names all blocks of its file; a marker with several places, separated by `;`, counts as several. A
+    marker without a block stays unresolved. Brackets without `Source:`, such as `(Manual.pdf, p. 4-6)`, are a marker
+    where they name a file: one of the citations', or a name with the extension of a document. Other words in
+    parentheses, such as `(see p. 4)`, are no markers, nor are Markdown's code and links.
 
-    Where the context was `numbered`, `[n]` names the block of that index. `【n】` does in any context, but as that of
-    a heading in one without numbers. `[1, 2]` and `[1-3]` count as one marker for each number; a range that counts
-    down, or over more than 50, as one without a block. Any number in brackets is taken for a marker, a year too, except
-    in Markdown's code, and as the text of a link.
+    In a `numbered` context, `[n]` names the block with that number. So does `【n】` in any context, but without numbers
+    not where it numbers a heading. `[1, 2]` and `[1-3]` count as one marker for each number; a descending range, or one
+    over more than 50, names no block. Any number in brackets is a marker, even a year, except in Markdown's code, and
+    as the text of a link.
 
-    What stands in the thoughts of a reasoning model, `<think>...</think>` at the beginning, is no marker.
+    The reasoning of a model, `<think>...</think>` at the beginning, has no markers.
     """
     names = names_of(citations)
     said = _THOUGHTS.sub(lambda thoughts: " " * len(thoughts[0]), answer)
@@ -220,7 +220,7 @@ def resolve_citations(answer: str, citations: Sequence[Citation], *, numbered: b
 
 
 def _places(match: re.Match[str], names: Names) -> Iterator[Marker]:
-    """One marker for what stands in brackets, or where that names nothing as a whole, one for each of its places."""
+    """One marker for the whole bracket, or, where that names nothing, one for each of its places."""
     body, start = match["body"], match.start("body")
     named = _named(body, names)
     if named or ";" not in body:
@@ -245,14 +245,14 @@ def _files(match: re.Match[str], names: Names) -> Iterator[Marker]:
 
 
 def _of_files(text: str, names: Names) -> tuple[Citation, ...]:
-    if not any(map(str.isalpha, text)):  # a number, even where a file is called so
+    if not any(map(str.isalpha, text)):  # a number is a block's, even where a file has that name
         return ()
     found = _named(text, names) or _named(without_lead(text), names)
     return tuple(citation for citation in found if citation.source_file is not None)
 
 
 def _numbered(answer: str, citations: Iterable[Citation], *, lenses: bool) -> Iterator[Marker]:
-    """One marker for each number in brackets; with `lenses` in `【】` alone, and not where that numbers a heading."""
+    """One marker for each number in brackets; with `lenses` only in `【】`, and not where it numbers a heading."""
     blocks: dict[int, list[Citation]] = {}
     for citation in citations:
         blocks.setdefault(citation.index, []).append(citation)
@@ -268,14 +268,14 @@ def _numbered(answer: str, citations: Iterable[Citation], *, lenses: bool) -> It
 
 
 def _range(numbers: str) -> Sequence[int]:
-    """The numbers from the first to the last; where that is no range, 0, which no block has."""
+    """The numbers of a range; 0, which no block has, for an invalid range."""
     first, *last = map(int, _NUMBER.findall(numbers))
     wide = range(first, max(last, default=first) + 1)
     return wide if 0 < len(wide) <= WIDEST + 1 else [0]
 
 
 def _named(place: str, names: Names) -> tuple[Citation, ...]:
-    """The citations that have a place as one of their forms, or else are there."""
+    """The citations that have a place among their forms, or else are at the place."""
     wanted = {plain(place), plain(bare := _PREFIX.sub("", place))}
     found = tuple(name.citation for name in names if name.is_called(bare) or not wanted.isdisjoint(name.forms))
     at = place_of(bare)
@@ -283,7 +283,7 @@ def _named(place: str, names: Names) -> tuple[Citation, ...]:
 
 
 def _forms(citation: Citation) -> tuple[str, ...]:
-    """What a marker may say of a citation: its header, without the section, without the page."""
+    """The forms of a citation in markers: its header, and shorter ones without section or page."""
     file = _tidy(citation.source_file or citation.chunk_id)
     page, section = _page(citation), _section(citation)
     return (f"{file}{page}{section}", f"{file}{page}", f"{file}{section}", file)
@@ -298,12 +298,12 @@ def _section(citation: Citation) -> str:
 
 
 def _bare(text: str) -> str:
-    """A text by which quotes are compared: as a model may have read it, single spaces."""
+    """A text normalised to compare quotes: as a model may have read it, with single spaces."""
     return " ".join(without_headers(text, numbered=True).split())
 
 
 def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
-    """The page as people count it: LangChain's `page` is zero-based, `page_number` and `page_label` are not."""
+    """The page as people count: LangChain's `page` is zero-based, `page_number` and `page_label` are not."""
     if page_of(metadata) is None:
         return None
     for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
@@ -315,9 +315,9 @@ def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
 
 
 def _span(hit: Hit) -> tuple[int | None, int | None]:
-    """Where the chunk stands in its document; LangChain's splitters say only where it begins, -1 for unknown.
+    """The chunk's offsets in its document; LangChain's splitters record only the start, -1 for unknown.
 
-    Where the end of a wider context is not said, it is not known.
+    Where the end of a wider context is not recorded, it is unknown.
     """
     metadata = hit.chunk.metadata
     start, end = _offset(metadata.get("start")), _offset(metadata.get("end"))
@@ -332,7 +332,7 @@ def _offset(value: object) -> int | None:
 
 
 def _tidy(value: object) -> str:
-    """A name as a header shows it: in one line, without brackets, of bounded length."""
+    """A name as shown in a header: on one line, without brackets, of bounded length."""
     text = str(value).translate(_TIDY).strip()
     half = _SHOWN // 2
     return text if len(text) <= _SHOWN else f"{text[:half]}…{text[-half + 1 :]}"

@@ -1,4 +1,4 @@
-"""Places in documents, as people and models write them: `Manual.pdf, pages 1-3 | Section: Results`."""
+"""Places in documents as people and models cite them: `Manual.pdf, pages 1-3 | Section: Results`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 
 WIDEST = 50
-"""How far apart the ends of a range may be."""
+"""The largest difference between the ends of a range."""
 
 DASH = r"[-\u2010-\u2014]"
 _LONGEST = 500
@@ -27,14 +27,14 @@ _LEAD = re.compile(
 )
 _FILE = re.compile(r"[^,;:?*\"<>|\n]{1,200}\.(?P<end>[a-z0-9]{1,8})", re.IGNORECASE)
 _READ = frozenset("pdf doc docx odt rtf txt md htm html ppt pptx odp xls xlsx ods epub tex rst".split())
-"""Endings of documents."""
+"""Extensions of documents."""
 _KEPT = _READ | frozenset("text markdown xhtml xml csv tsv json jsonl yaml yml eml msg log ipynb key mobi".split())
-"""Endings of files that have pages where somebody says so."""
+"""Extensions of files that may be cited with pages."""
 
 
 @dataclass(frozen=True)
 class CitedPlace:
-    """A file, of which the pages are these (None: all) and the section this (None: any), as `plain` has them."""
+    """A file with its cited pages (None: all) and section (None: any), normalised by `plain`."""
 
     file: str
     pages: frozenset[str] | None = None
@@ -42,13 +42,13 @@ class CitedPlace:
 
 
 def plain(text: object) -> str:
-    """A text by which places are compared: composed characters, no case, single spaces and none around commas."""
+    """A text normalised to compare places: NFC, case-folded, with single spaces and none around commas."""
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", str(text)).casefold())
     return _SPACES.sub(lambda space: space[1] or " ", folded).strip()
 
 
 def place_of(text: str) -> CitedPlace:
-    """What a text names: its file, pages and section."""
+    """The file, pages and section that a text names."""
     whole, _, section = plain(text.translate(_COMMAS)).partition("|section:")
     match = _AT.fullmatch(whole) if len(whole) <= _LONGEST else None
     file, pages = (whole, None) if match is None else (match["file"], _pages(match["pages"] or match["counted"]))
@@ -56,19 +56,19 @@ def place_of(text: str) -> CitedPlace:
 
 
 def without_lead(text: str) -> str:
-    """A text without what leads to a place: `see`, `cf.`, `source:`."""
+    """A text without an introduction to a place: `see`, `cf.`, `source:`."""
     return _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
 
 
 def is_file(text: str) -> bool:
-    """Whether a text names what looks like a file; without a page, a document."""
+    """Whether a text names a file; without a page, only documents count."""
     place = place_of(text)
     match = _FILE.fullmatch(place.file)
     return match is not None and match["end"] in (_READ if place.pages is None else _KEPT)
 
 
 def _pages(text: str) -> frozenset[str]:
-    """The pages of a list such as `1-3, 5`; none of a range that counts down, or is too wide."""
+    """The pages of a list such as `1-3, 5`; a descending or too wide range gives none."""
     found: set[str] = set()
     for item in re.findall(_ITEM, text):
         ends = _ENDS.fullmatch(item)

@@ -1,4 +1,4 @@
-"""Does the collection say what an answer says? Each sentence, the chunk that supports it best, and how far it does."""
+"""Verification of an answer against the collection: for each sentence, the best supporting chunk and its score."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ TIMEOUT = 30.0
 class Claim:
     """A sentence of an answer: `answer[start:end] == text`, its source markers included.
 
-    `best` is the chunk that supports it best, with the context that it came with, and `score` how far: the scorer's
-    logit, unbounded, higher is better. `cited_score` is that of the best block which the sentence cites, None where it
-    cites none. `supported` is None without a threshold, and where nothing could be scored: `errors` then say why.
+    `best` is the chunk that supports it best, with the chunk's context, and `score` the scorer's logit, unbounded,
+    higher is better. `cited_score` is the score of the best block that the sentence cites, None where it cites none.
+    `supported` is None without a threshold, and where nothing could be scored: `errors` then give the reason.
     """
 
     text: str
@@ -68,25 +68,25 @@ def check_claims(
     top_k: int = 5,
     timeout: float | None = TIMEOUT,
 ) -> tuple[Claim, ...]:
-    """The sentences of an answer that say something, in order, each with what supports it best.
+    """The factual sentences of an answer, in order, each with the chunk that supports it best.
 
-    `search` is what has `hybrid_search(text, top_k)`, such as a pipeline or a knowledge base, a channel, or a function
-    of these. The `top_k` chunks found for a sentence are read by `scorer`, the default cross-encoder unless given.
-    `citations` are those of the context that the answer was written from, `numbered` where its markers are; or give
-    what `resolve_citations` made. The blocks that a sentence cites are read first, and where one of these supports it,
-    nothing is searched. `hits` are those of the context: the best of cited blocks is then given as its hit.
+    `search` has `hybrid_search(text, top_k)`, such as a pipeline or a knowledge base, or is a channel, or a function of
+    these. `scorer`, by default a cross-encoder, scores the `top_k` chunks found for a sentence. `citations` are those
+    of the answer's context, and `numbered` says whether its markers are numbers; or pass the result of
+    `resolve_citations` as `answer`. The blocks that a sentence cites are scored first, and where one of these supports
+    it, nothing is searched. `hits` are those of the context, to return a cited block as its hit.
 
-    A claim is supported where its best score's probability is at least that of the `threshold`, which a calibration
-    belongs to. Left out are headings, questions, thoughts and sentences without words that say something. Searches are
-    made at the same time. `timeout` is in seconds: for each search, and for all reading together; None waits. What
-    fails is in the claims' `errors`.
+    A claim is supported where the calibrated probability of its best score is at least that of the `threshold`.
+    Headings, questions, reasoning and sentences without content words are left out. Searches run concurrently.
+    `timeout` is in seconds, for each search, and for all scoring together; None waits. Failures are in the claims'
+    `errors`.
     """
     checking = _Checking(search, scorer, threshold, {hit.id: hit for hit in hits}, whole("top_k", top_k), timeout)
     return execute(checking.plan(_resolved(answer, citations, numbered)))
 
 
 async def acheck_claims(answer: str | ResolvedAnswer, search: Any, **options: Any) -> tuple[Claim, ...]:
-    """`check_claims` on the running event loop, with the same options; the same claims."""
+    """`check_claims` on the running event loop, with the same options and results."""
     given: dict[str, Any] = {"scorer": None, "threshold": None, "top_k": 5, "timeout": TIMEOUT, **options}
     hits = {hit.id: hit for hit in given.pop("hits", ())}
     resolved = _resolved(answer, given.pop("citations", ()), given.pop("numbered", False))
@@ -119,7 +119,7 @@ class _Checking:
         return tuple(self._checked(claim, cited[at], others.get(at)) for at, claim in enumerate(claims))
 
     def _rerank(self) -> CrossEncoderRerank:
-        """What reads the chunks: its logits alone decide."""
+        """The reranker whose logits are the scores."""
         if isinstance(self.scorer, CrossEncoderRerank):
             return self.scorer
         options: dict[str, Any] = {"depth": 100, "max_chars": MAX_CHARS, "blend": 1.0, "timeout": self.timeout}
@@ -175,20 +175,20 @@ class _Checking:
         )
 
     def _given(self, cited: Hit) -> Hit:
-        """The hit of a cited block, with what its text was scored."""
+        """The hit of a cited block, with the vote of its scoring."""
         hit = self.hits.get(cited.id)
         return cited if hit is None else hit.voted(cited.votes[-1])
 
 
 class _Read(NamedTuple):
-    """Hits that were read, and the stage whose votes have the scores."""
+    """Scored hits, and the stage whose votes have the scores."""
 
     stage: str
     ranking: Ranking
 
 
 def _best(read: Any) -> _Scored | None:
-    """The hit of the highest score, of equal ones the first; None where none was scored."""
+    """The hit with the highest score, the first of equal ones; None where no hit was scored."""
     if not isinstance(read, _Read):
         return None
     votes = ((hit, hit.vote(read.stage)) for hit in read.ranking.hits)
@@ -225,7 +225,7 @@ def _says(claim: Claim) -> bool:
 
 
 def _stated(text: str, markers: Iterable[tuple[int, int]]) -> str:
-    """A sentence without its markers, and without what is only there to write or to list it."""
+    """A sentence without its markers and list bullets."""
     kept = list(text)
     for start, end in markers:
         kept[start:end] = " " * (end - start)

@@ -1,4 +1,4 @@
-"""Sources with numbers that an agent's model cites: what tools and middleware share, whatever the framework.
+"""Numbered sources for an agent's model to cite, shared by the tools and middleware of all frameworks.
 
 A number names one source throughout a conversation.
 """
@@ -19,10 +19,10 @@ from voicevault_retrievers.core.types import Citation, Hit
 from voicevault_retrievers.errors import is_setup_error, pauses, told
 
 CITATION = "citation"
-"""Where a hit's provenance has the number that it has in citations."""
+"""The key of a hit's provenance with its citation number."""
 
 SAID = 300
-"""How many characters of an error's text are told: what a server answers may be long."""
+"""The most characters of an error's text: a server's answer may be long."""
 
 _FIELDS = {field.name for field in fields(Citation)}
 _MENTIONED = re.compile(r"[\[［【]([\s\d,;、，；–-]+)[\]］】]")
@@ -33,16 +33,16 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass
 class Reserved:
-    """The numbers of a tool that is not told of the conversation: each call has its own.
+    """Numbers for a tool that does not know the conversation: each call gets new ones.
 
-    They begin again where a marker can say no higher one, for a process outlives its conversations.
+    They start again at 1 after the highest marker number, since a process outlives its conversations.
     """
 
     last: int = 0
     mutex: Mutex = field(default_factory=Mutex)
 
     def next(self, count: int) -> range:
-        """Numbers that no call before was given."""
+        """Numbers that no earlier call got."""
         with self.mutex:
             first = 1 if self.last + count > LAST else self.last + 1
             self.last = first + count - 1
@@ -51,7 +51,7 @@ class Reserved:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a search is told to a model: its blocks, below lines that say what is missing, and how to cite them."""
+    """The text of a search result for a model: notes on missing sources, how to cite, and the blocks."""
 
     builder: ContextBuilder
     instructs: bool = True
@@ -64,7 +64,7 @@ class Layout:
         ranks: Sequence[int] | None = None,
         degraded: Sequence[str] = (),
     ) -> tuple[str, tuple[Citation, ...]]:
-        """What a model reads, and the citations of the blocks; numbers and ranks as of `ContextBuilder.build`."""
+        """The text for the model, and the citations of its blocks; numbers and ranks as of `ContextBuilder.build`."""
         context = self.builder.build(hits, numbers=numbers, ranks=ranks)
         left = len(hits) - len(context.citations)
         lines = [_how_to_cite(self.builder.markers)] if context.citations and self.instructs else []
@@ -78,9 +78,9 @@ class Layout:
 
 
 def kept_numbers(hits: Sequence[Hit], given: Iterable[Citation], free: int) -> list[int]:
-    """A number for each hit: a source that was given before has its own, the others go on from `free`.
+    """A number for each hit: a source that was given before keeps its number, others get numbers from `free` on.
 
-    It is the same source where it would be cited in the same way and with the same words.
+    It is the same source if its citation and text are equal.
     """
     known = {replace(citation, index=0, score=None): citation.index for citation in given}
     fresh = count(free)
@@ -89,14 +89,14 @@ def kept_numbers(hits: Sequence[Hit], given: Iterable[Citation], free: int) -> l
 
 
 def failed(error: Exception) -> str:
-    """What a model is told of a search that failed; raises as `failure` does."""
+    """The message to a model for a failed search; raises as `failure` does."""
     return f"The search failed, so there are no sources: {_one_line(failure(error))}"
 
 
 def failure(error: Exception) -> str:
-    """What is told of a search that failed, see `errors.told`: the class of the error, and the text of our own.
+    """The message for a failed search: the class of the error, and its text for this package's errors.
 
-    What is set up wrongly is raised, and so is what an agent's run is paused with.
+    See `errors.told`. Raises set-up errors, and the exceptions with which agents pause a run.
     """
     if pauses(error) or is_setup_error(error):
         raise error
@@ -106,12 +106,12 @@ def failure(error: Exception) -> str:
 
 
 def failures(told: Iterable[str]) -> tuple[str, ...]:
-    """Each failure of a search once, as it is told."""
+    """The distinct failures of a search, as messages."""
     return tuple(dict.fromkeys(one[:SAID] for one in told))
 
 
 def skipped(provenance: Mapping[str, Any]) -> list[str]:
-    """The failures that a hit's provenance tells of; anybody may have written it."""
+    """The failures in a hit's provenance, which may have been written by anyone."""
     told = provenance.get("degraded")
     return [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
 
@@ -122,32 +122,32 @@ def mentioned(text: str) -> list[int]:
 
 
 def block_numbers(text: str) -> list[int]:
-    """The numbers of the sources in what a model was given; of another tool's text, none."""
+    """The numbers of the sources in a tool's text; none for the text of another tool."""
     return [int(number) for number in _BLOCK.findall(text)]
 
 
 def as_data(citations: Iterable[Citation]) -> list[dict[str, Any]]:
-    """Citations as plain data, for a state that is kept as JSON."""
+    """Citations as plain data, for a state stored as JSON."""
     return [asdict(citation) for citation in citations]
 
 
 def from_data(told: Iterable[Any]) -> tuple[Citation, ...]:
-    """The citations of plain data, each once; what another version or package keeps in their place is left out."""
+    """The citations in plain data, each once; data of other versions or packages is left out."""
     return once(Citation(**one) for one in told if isinstance(one, Mapping) and one.keys() == _FIELDS)
 
 
 def indexes(told: Iterable[Any]) -> list[int]:
-    """The numbers that plain data says are taken, in whatever form it is otherwise."""
+    """The numbers used in plain data, in whatever form the data is otherwise."""
     return [one["index"] for one in told if isinstance(one, Mapping) and isinstance(one.get("index"), int)]
 
 
 def once(citations: Iterable[Citation]) -> tuple[Citation, ...]:
-    """Citations without those of one source under one number that come again."""
+    """Citations without repetitions of one source under one number."""
     return tuple({(one.index, one.kb, one.chunk_id): one for one in citations}.values())
 
 
 def _one_line(failures: str) -> str:
-    """What anybody's errors say, in one line in which nothing reads as a source."""
+    """Failure messages on one line, without anything that reads as a source."""
     return without_headers(" ".join(failures.split()), numbered=True)
 
 

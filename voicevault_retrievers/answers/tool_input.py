@@ -1,6 +1,6 @@
-"""What a model may say to a search tool: a query, and a filter by the metadata keys that it is offered.
+"""The arguments of a search tool: a query, and a filter on the metadata keys offered to the model.
 
-Imported by the frameworks' tools alone: it needs pydantic, which both frameworks bring.
+Only the frameworks' tools import this module: it needs pydantic, which both frameworks install.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, par
 from voicevault_retrievers.errors import ConfigError, unknown
 
 Offered: TypeAlias = Sequence[str] | Literal["any"] | None
-"""The metadata keys by which a model may narrow a search; None where it may not."""
+"""The metadata keys by which a model may filter a search; None where it may not filter."""
 
 DESCRIPTION = "Searches the documents and gives the passages that answer a question, as numbered sources to cite."
 _QUERY = "What to look for: a question or key words that stand alone, without words such as 'it' or 'the above'."
@@ -27,7 +27,7 @@ _VALUE = [{"type": kind} for kind in ("string", "number", "boolean", "object")]
 
 
 def keys_of(filters: Offered) -> frozenset[str] | None:
-    """The keys that are offered, None for any; ConfigError where they are no such thing."""
+    """The offered keys, None for any; ConfigError where `filters` is invalid."""
     if filters == "any":
         return None
     if filters is None:
@@ -40,14 +40,14 @@ def keys_of(filters: Offered) -> frozenset[str] | None:
 
 
 def check_texts(**texts: Any) -> None:
-    """ConfigError where a tool's name or description, given by these words, is no text."""
+    """Raises ConfigError where a tool's name or description, passed as keyword arguments, is no text."""
     for option, text in texts.items():
         if not isinstance(text, str) or not text.strip():
             raise ConfigError(f"the {option} of a tool is a text, not {text!r}")
 
 
 def check_where(where: Filter | None, keys: frozenset[str] | None) -> None:
-    """ConfigError, in words for the model, where a filter is wrong or asks of another key."""
+    """Raises ConfigError, worded for the model, where a filter is invalid or uses a key that is not offered."""
     try:
         asked = _asked(parse(where))
         for key in sorted(asked - (asked if keys is None else keys)):
@@ -65,13 +65,13 @@ def search_input(filters: Offered) -> type[BaseModel]:
 
 
 def invalid(error: ValidationError | Any) -> str:
-    """What a model is told of arguments that the schema refuses."""
+    """The message to a model for arguments that the schema refuses."""
     wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
     return f"The arguments are wrong, and nothing was searched: {wrong}"
 
 
 def _asked(node: Node) -> set[str]:
-    """The metadata keys that a filter asks of."""
+    """The metadata keys that a filter uses."""
     if isinstance(node, Condition):
         return {node.key}
     parts = (node.part,) if isinstance(node, Not) else node.parts
@@ -79,7 +79,7 @@ def _asked(node: Node) -> set[str]:
 
 
 def _where(keys: frozenset[str] | None) -> Any:
-    """The type of a filter, which says to the model by which keys it may ask."""
+    """The type of a filter, whose schema tells the model the keys."""
     schema: dict[str, Any] = {"type": "object", "description": _WHERE}
     if keys is not None:
         schema["description"] += f" Keys: {', '.join(sorted(keys))}."
@@ -90,5 +90,5 @@ def _where(keys: frozenset[str] | None) -> Any:
 
 
 def _no_filter(given: object) -> object:
-    """Some models say null, or nothing in quotes, where they mean to leave an argument out."""
+    """An empty filter for null or an empty string, by which some models omit an argument."""
     return {} if given is None or given == "" else given

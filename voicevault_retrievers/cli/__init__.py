@@ -10,7 +10,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import MissingExtraError
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C ended, as of a program that the signal ends."""
+"""The exit code of a command that Ctrl-C ended: that of a program ended by the signal."""
 
 
 def main() -> None:
@@ -36,13 +36,13 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Open those that were closed, whose numbers files of ours would get, and let none fail for what it cannot say."""
+    """Open streams that were closed, whose descriptors other files would get; let none fail at characters it lacks."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(number)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            opened = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - to stay
+            opened = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115 - stays open
             setattr(sys, name, opened)
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):

@@ -1,4 +1,4 @@
-"""What can be typed after `voicevault`."""
+"""The commands of `voicevault`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COMMANDS: Mapping[str, str] = {
     "search": "Ask one or several knowledge bases.",
     "tune": "Better settings of a preset from judged questions.",
 }
-"""Each command with what it does; it is in the module of its name."""
+"""Each command with its description; the command is in the module of the same name."""
 
 
 class Commands(click.Group):
-    """Loads a command's module when it is asked for, so that help is fast and no other command's extra is needed."""
+    """Loads a command's module on demand, so that help is fast and needs no other command's extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,13 +58,13 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        # What a search says of a result stands in what is printed of it: Python would print it once more.
+        # The printed result contains the warnings of a search: without a handler Python would print them again.
         logging.getLogger("voicevault_retrievers").addHandler(logging.NullHandler())
         try:
             return super().invoke(ctx)
-        except (KeyboardInterrupt, click.Abort) as error:  # click would make it a failure like any other
+        except (KeyboardInterrupt, click.Abort) as error:  # click's exit code for it would be that of any failure
             if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__context__, KeyboardInterrupt):
-                raise  # a question was answered with no
+                raise  # the answer to a confirmation was no
             click.echo("Aborted!", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 

@@ -1,4 +1,4 @@
-"""`voicevault completion`: what a shell needs to complete commands, options, bases and presets."""
+"""`voicevault completion`: scripts by which a shell completes commands, options, bases and presets."""
 
 from __future__ import annotations
 

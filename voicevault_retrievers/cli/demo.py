@@ -1,4 +1,4 @@
-"""The demo: the shipped documents, three questions answered, forty measured."""
+"""The demo: indexes the sample documents, answers three questions, evaluates on forty."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def demo_(no_measure: bool, root: Path | None) -> None:
 
 
 def run_demo(console: Console, root: Path, *, measure: bool) -> None:
-    """Index the sample documents under `root`, show three answers, and measure where asked to."""
+    """Index the sample documents under `root`, show three answers, and evaluate where asked to."""
     preset = load_preset("voicevault")
     with indexed(console, root, preset) as base:
         pipeline = preset.over(base)
@@ -60,7 +60,7 @@ def run_demo(console: Console, root: Path, *, measure: bool) -> None:
 
 
 def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float]]:
-    """recall@5 and nDCG@10 over the judged questions, for each system."""
+    """The recall@5 and nDCG@10 of each system on the judged questions."""
     sample = shipped("sample")
     questions = load_judged(sample / "questions.jsonl", sample / "qrels.tsv")
     fused = fuse(bm25=base.bm25(), dense=base.dense())
@@ -68,7 +68,7 @@ def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float
         "BM25": base.bm25(),
         "vectors": base.dense(),
         "hybrid": fused,
-        "hybrid, reranked": fused >> CrossEncoderRerank(blend=1, timeout=None),  # as the preset does
+        "hybrid, reranked": fused >> CrossEncoderRerank(blend=1, timeout=None),  # the preset's settings
     }
     rows: dict[str, dict[str, float]] = {}
     for name, channel in systems.items():
@@ -78,7 +78,7 @@ def measured(console: Console, base: KnowledgeBase) -> dict[str, dict[str, float
 
 
 def indexed(console: Console, root: Path, preset: Preset) -> KnowledgeBase:
-    """The knowledge base of the sample documents; only what has changed since the last run is embedded."""
+    """The knowledge base of the sample documents; embeds only what has changed since the last run."""
     embedder = load_embedder(preset.model, preset.backend)
     try:
         base = KnowledgeBase.open_or_create(KB, root=root, embedder=embedder)

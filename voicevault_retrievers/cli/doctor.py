@@ -1,4 +1,4 @@
-"""`voicevault doctor`: what is installed, how fast this machine is, what is broken, and what to do."""
+"""`voicevault doctor`: installed extras and models, the machine's speed, what is broken, and advice."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from voicevault_retrievers.store.language_support import advice
 
 JSON_VERSION = 1
 DIMENSION = 384
-"""That of the embedding model which is taken unless another is named."""
+"""The dimension of the default embedding model."""
 DEPTH = 20
-"""How many passages the preset voicevault reranks."""
+"""The number of passages that the preset `voicevault` reranks."""
 
 _OFFLINE = f"pip install '{DISTRIBUTION}[onnx,offline]'"
 _MEASURED = {
@@ -85,7 +85,7 @@ def _extra(one: environment.Extra) -> dict[str, Any]:
 
 
 def _speed(folder: Path, models: Container[str]) -> dict[str, Any]:
-    """How much is done a second of each; `missing` or `error` where it is not to be had. No model is fetched."""
+    """The rate per second of each measurement; `missing` or `error` where it cannot run. Downloads no model."""
 
     def local(model: str, work: Callable[[], speed.Measurement]) -> AbstractContextManager[speed.Measurement]:
         if model not in models:
@@ -112,7 +112,7 @@ def _measured(made: Callable[[], AbstractContextManager[speed.Measurement]]) -> 
             return found | ({"by": by} if (by := work.by()) else {})
     except MissingExtraError as error:
         return {"missing": str(error)}
-    except Exception as error:  # noqa: BLE001 - whatever a runtime raises: the rest is to be told
+    except Exception as error:  # noqa: BLE001 - runtimes may raise anything; the other measurements go on
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -134,7 +134,7 @@ def _base(folder: Path) -> dict[str, Any]:
 
 
 def _warmed(root: Path) -> dict[str, str]:
-    """For each knowledge base whether the machine code of its searches is there now, or why not."""
+    """For each knowledge base whether its searches' machine code has been compiled, or why not."""
     found: dict[str, str] = {}
     for folder in options.bases_in(root):
         with Console(stderr=True).status(f"making machine code for {folder.name}"):
@@ -154,7 +154,7 @@ def _warm(base: KnowledgeBase) -> None:
 
 
 def broken(told: Mapping[str, Any]) -> Iterator[str]:
-    """What does not work as it is, a line each."""
+    """What is broken, one line each."""
     for name, extra in told["extras"].items():
         for conflict in extra.get("conflicts", ()):
             yield f"extra {name}: {conflict}: {extra['install']}"
@@ -167,7 +167,7 @@ def broken(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def recommended(told: Mapping[str, Any]) -> Iterator[str]:
-    """What would make more of this machine, a line each."""
+    """Recommendations that make better use of this machine, one line each."""
     absent = {name: extra["install"] for name, extra in told["extras"].items() if extra["status"] == "missing"}
     if not any(model["name"] == DEFAULT_MODEL for model in told["models"]):
         yield f"no embedding model loads without the network: {_OFFLINE}"

@@ -1,4 +1,4 @@
-"""What a search would ask, without asking it: no model is loaded, and no server reached."""
+"""Dry runs: what a search would ask, without loading a model or reaching a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON_VERSION = 1
 
 
 class Unasked(Channel):
-    """In the place of a channel that would load a model or reach a server."""
+    """A placeholder for a channel that would load a model or reach a server."""
 
     kind = "hybrid"
 
@@ -39,14 +39,14 @@ class Unasked(Channel):
         self.name = name
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        """Never asked: raises ConfigError."""
+        """Raise ConfigError: a dry run searches nothing."""
         raise ConfigError("a dry run searches nothing")
 
 
 def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool) -> None:
-    """Print the route, channels, depths, models and filter of each query; of none what every query has.
+    """Print the route, channels, depths, models and filter of each query; without queries, what all queries share.
 
-    Exits with 2 where a query is wrong; raises ConfigError for a wrong preset, base or filter.
+    Exits with 2 for an invalid query; raises ConfigError for a wrong preset, base or filter.
     """
     preset = load_preset(asking.preset, llm=asking.model)
     with asking.opened() as base:
@@ -67,15 +67,15 @@ def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool
 
 
 def _held(asking: SearchOptions) -> list[KnowledgeBase]:
-    """The knowledge bases that there are; none of an engine."""
+    """The existing knowledge bases; none for an engine."""
     folders = [locate(name, asking.root) for name in asking.kbs if not is_address(name)]
     return [KnowledgeBase.open(folder) for folder in folders if not vacant(folder)]
 
 
 def _missing(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]) -> Iterator[str]:
-    """Why channels of the preset would not be searched.
+    """Yield why channels of the preset would not be searched.
 
-    Made are those that neither load a model nor reach a server, or that would be refused.
+    Makes only channels that neither load a model nor reach a server, or that would be refused.
     """
     for name, given in preset.channels.items():
         free = name == "bm25" or (name == "dense" and isinstance(base, Engine))
@@ -89,7 +89,7 @@ def _missing(base: Bases | Engine, preset: Preset, held: Sequence[KnowledgeBase]
 
 
 def _checked(pipeline: Pipeline, asked: FileQuery, held: Sequence[KnowledgeBase]) -> dict[str, Any]:
-    """What a query would be, or what is wrong with it."""
+    """The plan of a query, or its error."""
     try:
         if asked.error is not None:
             raise asked.error
@@ -120,7 +120,7 @@ def _told(pipeline: Pipeline, asked: FileQuery, held: Sequence[KnowledgeBase]) -
 
 
 def _parts(channel: Any) -> tuple[Fused, list[Rewriter], list[Any]]:
-    """The fusion of a preset's pipeline, what rewrites the query before it, and the stages behind it."""
+    """The fusion of a preset's pipeline, the rewriters before it, and the stages after it."""
     rewriters: list[Rewriter] = []
     stages: list[Any] = []
     while not isinstance(channel, Fused):
@@ -140,7 +140,7 @@ def _stage(stage: Any) -> dict[str, Any]:
 def _models(
     searched: Mapping[str, int], stages: Sequence[Any], pipeline: Pipeline, held: Sequence[KnowledgeBase]
 ) -> dict[str, str]:
-    """Who would be asked, by what for."""
+    """The models that would be used, by purpose."""
     found: dict[str, str] = {}
     if {"dense", "questions"} & set(searched):
         entries = {entry.model or entry.fingerprint: None for one in held if (entry := one.manifest.embedder)}

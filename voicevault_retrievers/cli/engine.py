@@ -1,4 +1,4 @@
-"""`voicevault engine`: collections of engines, copied into and compared."""
+"""`voicevault engine`: copies into collections of engines, and comparisons of their rankings."""
 
 from __future__ import annotations
 

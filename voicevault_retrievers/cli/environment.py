@@ -1,4 +1,4 @@
-"""What is here: extras, models that load without the network, and what the processor can do."""
+"""The environment: installed extras, models that load offline, and the processor's features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.models.weights import BACKENDS, HUB, PACKED, PROFILES, canonical, find, installed
 
 _COLLECTIONS = ("all", "dev", "light-dev")
-"""Extras that are others together, and those for work on the package itself."""
+"""Extras that combine others, and those for work on the package itself."""
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[.*?])?\s*\(?(?P<range>[^;)]*)\)?\s*(?:;.*extra == ['\"](?P<extra>.+?)['\"])?"
@@ -33,12 +33,12 @@ _FEATURES = {
     "i8mm": "int8 matrices",
     "bf16": "bfloat16",
 }
-"""Flags of /proc/cpuinfo that say how fast models run."""
+"""Flags of /proc/cpuinfo that affect the speed of models."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """An extra: the packages that are here with their versions, those that are not, those of an unsupported version."""
+    """An extra: its installed packages with versions, the missing ones, and those of unsupported versions."""
 
     name: str
     packages: Mapping[str, str]
@@ -47,18 +47,18 @@ class Extra:
 
     @property
     def status(self) -> str:
-        """`present`, `missing` where a package is, `conflict` where one has a version that is not supported."""
+        """`present`; `missing` where a package is missing; `conflict` where a package has an unsupported version."""
         return "conflict" if self.conflicts else "missing" if self.missing else "present"
 
     @property
     def install(self) -> str:
-        """The line that installs it."""
+        """The command that installs the extra."""
         return f"pip install '{DISTRIBUTION}[{self.name}]'"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model that loads without the network: the backends that do, and whether from a package or the hub's cache."""
+    """A model that loads offline: the backends that can, and whether from a package or the hub's cache."""
 
     name: str
     backends: tuple[str, ...]
@@ -94,7 +94,7 @@ def _version(package: str) -> str | None:
 
 
 def satisfies(held: str, wanted: str) -> bool:
-    """Whether a version lies in a range such as `>=1.4,<2`; what follows the numbers of a release does not count."""
+    """Whether a version is in a range such as `>=1.4,<2`; suffixes of the release numbers are ignored."""
     holds = {
         ">=": lambda own, other: own >= other,
         "<=": lambda own, other: own <= other,
@@ -113,7 +113,7 @@ def _comparable(*versions: str) -> list[tuple[int, ...]]:
 
 
 def models() -> list[Model]:
-    """The models that load without the network, those in packages first."""
+    """The models that load offline, those in packages first."""
     known = {canonical(name) for name in (*(name for name, _ in PACKED), *PROFILES.values())}
     packed = {name: backends for name in sorted(known) if (backends := _backends(name))}
     cached = {name: backends for name, folder in sorted(_cached().items()) if (backends := _backends(str(folder)))}
@@ -128,14 +128,14 @@ def _backends(name: str) -> tuple[str, ...]:
 
 
 def hub_cache() -> Path:
-    """Where the hub's files are kept on this machine."""
+    """The folder of the hub's cache on this machine."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     home = Path(os.environ.get("HF_HOME") or home)
     return Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
 
 
 def hub_offline() -> bool:
-    """Whether the environment keeps the hub from being asked."""
+    """Whether the environment forbids requests to the hub."""
     return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in ("HF_HUB_OFFLINE",))
 
 
@@ -144,7 +144,7 @@ def _cached() -> dict[str, Path]:
     try:
         folders = hub_cache().glob("models--*--*/snapshots/*")
         newest = sorted((path for path in folders if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    except OSError:  # what cannot be looked into loads nothing either
+    except OSError:  # models in an unreadable folder cannot be loaded either
         return {}
     return {_named(path.parts[-3]): path for path in newest}
 
@@ -155,7 +155,7 @@ def _named(folder: str) -> str:
 
 
 def processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, object]:
-    """Its name, the cores that may be used, and what of it speeds models up; None where the system does not tell."""
+    """The processor's name, its usable cores, and its features that speed models up; None where unknown."""
     try:
         told = path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""`voicevault eval`: how well a knowledge base answers one's own questions, and what each stage adds."""
+"""`voicevault eval`: evaluation of a knowledge base on your own questions, with the gain of each stage."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _questions(
 
 
 def _channels(base: KnowledgeBase, presets: Sequence[str], stages: bool | None) -> Mapping[str, Channel]:
-    """The parts of the one preset, one added after the other; or each preset as a whole."""
+    """The steps of a single preset, each adding one part; or several presets, each as a whole."""
     channels = {Path(name).stem: load_preset(name).over(base).channel for name in presets}
     if len(channels) < len(presets):
         raise ConfigError(f"presets that are compared have names of their own, not {', '.join(presets)}")
@@ -160,7 +160,7 @@ def _channels(base: KnowledgeBase, presets: Sequence[str], stages: bool | None) 
 
 
 def _check_picture(picture: Path | None) -> None:
-    """What would end the command after minutes of work."""
+    """Raise the errors of plotting before minutes of work, not after."""
     if picture is None:
         return
     require("matplotlib", extra="eval")
@@ -188,7 +188,7 @@ def _show(console: Console, report: Report, worse: int) -> None:
 
 
 def _worse(row: ChannelRow, report: Report, most: int) -> Iterator[str]:
-    """The questions that a row lost, most first."""
+    """The questions that got worse with a row, the largest loss first."""
     if row.worse:
         lost = f"{len(row.worse)} of {len(report.judgements.questions)} questions"
         yield f"{row.name}: {lost} have a lower {report.measures[0]} than with {row.over}"

@@ -1,4 +1,4 @@
-"""`voicevault index`: files into a knowledge base."""
+"""`voicevault index`: indexing of files into a knowledge base."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def _update(console: Console, base: KnowledgeBase, paths: tuple[Path, ...], *, q
         with following(console, base.path, quiet=quiet) as observe:
             return update(base, paths, observe=observe, **given)
     except KeyboardInterrupt:
-        base.reload()  # a commit that was broken off may have come as far as the disk
+        base.reload()  # an interrupted commit may have reached the disk
         if console.is_terminal:
-            console.line()  # the terminal has written ^C
+            console.line()  # the terminal has echoed ^C
         said = f"{base.name} holds {len(base)} chunks; the same command goes on from here"
         console.print(said, markup=False, highlight=False)
         raise

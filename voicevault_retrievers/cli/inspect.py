@@ -1,4 +1,4 @@
-"""`voicevault inspect`: a local page that searches knowledge bases and shows why each hit is there."""
+"""`voicevault inspect`: a local web page that searches knowledge bases and explains each hit."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def inspect_(
         judgments=judgments,
     )
     if sys.stdout.isatty():
-        click.echo()  # the terminal has written ^C
+        click.echo()  # the terminal has echoed ^C
 
 
 def _has_screen() -> bool:
-    """Whether somebody may look: elsewhere a browser of the terminal would take it over."""
+    """Whether there is a graphical display; otherwise a text browser would take over the terminal."""
     shown = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return shown and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""`voicevault search --interactive`: queries and settings, line by line."""
+"""`voicevault search --interactive`: a session that reads queries and settings line by line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A line is a query; one that begins with a colon is a setting, shown where nothin
 
 
 class InteractiveSession:
-    """Asks for lines, and answers each. Models stay loaded from one query to the next."""
+    """Reads lines and answers each. Models stay loaded between queries."""
 
     def __init__(self, asking: SearchOptions, base: Bases | Engine, *, explain: bool, as_json: bool) -> None:
         self.asking = asking
@@ -52,9 +52,9 @@ class InteractiveSession:
         }
 
     def run(self) -> None:
-        """Until the input ends, or `:quit`. What is wrong is said, and the session goes on."""
+        """Run until the input ends, or `:quit`. Errors are printed and the session goes on."""
         with suppress(ImportError):
-            import readline  # noqa: F401 - gives `input` a history and a cursor
+            import readline  # noqa: F401 - gives `input` a history and line editing
         self._tell(f"{', '.join(self.asking.shown)}: ask, or :help. Ctrl-D ends.")
         while (line := self._line()) not in (None, ":quit", ":q"):
             try:
@@ -63,7 +63,7 @@ class InteractiveSession:
                 self._tell("query aborted")
 
     def _line(self) -> str | None:
-        """What is typed next; nothing where that is broken off, None at the end."""
+        """The next line; empty where Ctrl-C aborted it, None at the end of input."""
         try:
             return input("voicevault> ").strip()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`voicevault kb`: what can be done with a knowledge base as a whole."""
+"""`voicevault kb`: operations on whole knowledge bases."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def delete(name: str, yes: bool, wait: float, root: Path | None) -> None:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    """What `list` says of a knowledge base, which need not be sound."""
+    """The entry of a knowledge base in `list`, also of a damaged one."""
     try:
         found = KnowledgeBase.open(folder).stats()
     except (RetrievalError, OSError) as error:

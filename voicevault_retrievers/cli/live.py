@@ -1,4 +1,4 @@
-"""What a long command shows: a view on a terminal, a line now and then elsewhere; and how Ctrl-C ends it."""
+"""Progress of long commands: a live view on a terminal, periodic lines elsewhere; and handling of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from voicevault_retrievers.store.indexing import Observer, ReadingProgress
 Clock: TypeAlias = Callable[[], float]
 
 EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 SIZED = 2.0
-"""Seconds for which a size on disk is shown."""
+"""Seconds for which a measured size on disk is reused."""
 TOLD = 0.001
-"""The share that must be done before it is said how long the rest will take."""
+"""The share that must be done before the remaining time is estimated."""
 DONE, LABEL, BAR = "done", 10, 24
 
 
 class Pace:
-    """How fast a value has risen within the last `window` seconds."""
+    """The rate at which a value has risen within the last `window` seconds."""
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._points: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, value: float) -> None:
-        """The value as it is now."""
+        """Record the current value."""
         points = self._points
         points.append((now, value))
         while len(points) > 2 and points[1][0] <= now - self._window:
             points.popleft()
 
     def rate(self, now: float) -> float:
-        """By the second; 0 while nothing can be said."""
+        """The rate per second; 0 before there are two points in time."""
         if not self._points:
             return 0.0
         (since, first), (_, last) = self._points[0], self._points[-1]
@@ -57,7 +57,7 @@ class Pace:
 
 
 class ProgressView:
-    """What is known of a reading, as an observer of `update`; a thread may draw it meanwhile."""
+    """The progress of reading files, as an observer of `update`; another thread may draw it."""
 
     def __init__(self, folder: Path, clock: Clock = time.monotonic) -> None:
         self._folder = folder
@@ -76,7 +76,7 @@ class ProgressView:
         self._share.add(now, reading.share)
 
     def line(self) -> str:
-        """All of it in one line, but the file."""
+        """The progress in one line, without the current file."""
         now = self._now
         skipped = f", {now.skipped} skipped" if now.skipped else ""
         files = f"{now.done:,} of {now.files:,} files{skipped}"
@@ -123,7 +123,7 @@ class ProgressView:
 
 
 class Lines:
-    """Says a view's line when `EVERY` seconds have gone by since the last one."""
+    """Prints a view's line once `EVERY` seconds have passed since the last one."""
 
     def __init__(self, say: Callable[[str], None], view: ProgressView, clock: Clock = time.monotonic) -> None:
         self._say = say
@@ -140,7 +140,7 @@ class Lines:
 
 @contextmanager
 def following(console: Console, folder: Path, *, quiet: bool = False) -> Iterator[Observer | None]:
-    """An observer of `update` that shows how far it is, on a terminal or in lines; None where nothing is to be said."""
+    """An observer of `update` that shows its progress, on a terminal or in lines; None where `quiet`."""
     if quiet:
         yield None
     elif console.is_terminal and not console.is_dumb_terminal:
@@ -153,7 +153,7 @@ def following(console: Console, folder: Path, *, quiet: bool = False) -> Iterato
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """The first Ctrl-C is a KeyboardInterrupt, as ever; a second one ends the process at once."""
+    """Let the first Ctrl-C raise KeyboardInterrupt as usual, and a second one end the process at once."""
     former = signal.getsignal(signal.SIGINT)
     ours = former is not signal.SIG_IGN and threading.current_thread() is threading.main_thread()
     if ours:
@@ -166,14 +166,14 @@ def interruptible() -> Iterator[None]:
 
 
 def _interrupt(*_: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # also where native code runs, which no handler of Python's ends
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends native code too, during which Python's handlers do not run
     if sys.stderr.isatty():
-        os.write(sys.stderr.fileno(), b"\x1b[?25h")  # the cursor, that a live view hides
+        os.write(sys.stderr.fileno(), b"\x1b[?25h")  # show the cursor, which a live view hides
     raise KeyboardInterrupt
 
 
 def on_disk(folder: Path) -> int:
-    """The bytes of the files in a folder; what goes meanwhile counts nothing."""
+    """The bytes of the files in a folder; files that vanish meanwhile count as 0."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -185,7 +185,7 @@ def on_disk(folder: Path) -> int:
 
 
 def tail(text: str, room: int) -> str:
-    """The end of a text, as much as has room in so many cells: of a path that is what tells it from others."""
+    """The end of a text that fits into `room` terminal cells: the end of a path distinguishes it from others."""
     if cell_len(text) <= room:
         return text
     text = text[-max(room, 1) :]

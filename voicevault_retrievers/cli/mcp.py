@@ -1,4 +1,4 @@
-"""`voicevault mcp`: knowledge bases as tools of any client of the Model Context Protocol."""
+"""`voicevault mcp`: knowledge bases as tools for clients of the Model Context Protocol."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mcp_(
         logging.getLogger("mcp.server.streamable_http").addFilter(_is_news)
         mcp.serve_http(configuration, host, port, lambda address: click.echo(f"listening on {address}", err=True))
     else:
-        # An exception would not end the thread that waits for input; nothing is written that could be cut short.
+        # An exception would not end the thread that waits for input. The server writes no file that could be cut short.
         former = signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         try:
             mcp.serve_stdio(configuration)
@@ -66,5 +66,5 @@ def mcp_(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not that a client ended its session, which the SDK logs as an error."""
+    """Whether to log a record: not the end of a client's session, which the SDK logs as an error."""
     return record.exc_info is None or type(record.exc_info[1]).__name__ != "ClosedResourceError"

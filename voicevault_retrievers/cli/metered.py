@@ -1,4 +1,4 @@
-"""`--metrics-port`: what a command does, served to Prometheus while it runs."""
+"""`--metrics-port`: metrics of a running command for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voicevault_retrievers.cli.options import Command
 
 
 def metered(command: Command) -> Command:
-    """The command with the option; stands below `options.reporting`, which reports what is wrong with the port."""
+    """The command with the option; put it below `options.reporting`, which reports errors of the port."""
 
     @click.option(
         "--metrics-port",

@@ -1,4 +1,4 @@
-"""What the commands share. What is needed by few is imported where it is, so that help is fast."""
+"""Options shared by commands. Modules that few commands need are imported where used, so that help is fast."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, Re
 Command = Callable[..., Any]
 
 UNSTEMMED = "none"
-"""The --language of words as they are."""
+"""The value of --language that turns stemming off."""
 
 
 def examples(*lines: str) -> str:
-    """An epilog with these command lines, as they are."""
+    """An epilog with these example command lines, unwrapped."""
     return "\b\nExample: " + lines[0] if len(lines) == 1 else "\b\nExample:\n" + "\n".join(f"  {one}" for one in lines)
 
 
 def analyzer_of(language: str | None) -> Any:
-    """The analyzer of a --language; None where none is given. Raises ConfigError for one that is unknown."""
+    """The analyzer of a --language; None where none is given. Raises ConfigError for an unknown language."""
     from voicevault_retrievers.text import Analyzer
 
     return None if language is None else Analyzer(None if language == UNSTEMMED else language)
 
 
 def known_bases(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the bases below the root that begin so."""
+    """The names of bases below the root that begin with the typed text."""
     from voicevault_retrievers.store.names import names
 
     return [CompletionItem(name) for name in names(ctx.params.get("root")) if name.startswith(incomplete)]
 
 
 def bases_in(folder: Path) -> list[Path]:
-    """The folders of the bases below a root; one that may not be looked into is among them."""
+    """The folders of the bases below a root, including folders that cannot be read."""
     from voicevault_retrievers.store.manifest import NAME
     from voicevault_retrievers.store.names import names
 
@@ -55,7 +55,7 @@ def bases_in(folder: Path) -> list[Path]:
 
 
 def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The shipped presets that begin so, or else files."""
+    """The shipped presets that begin with the typed text, or else files."""
     from voicevault_retrievers.pipeline.presets.files import preset_names
 
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
@@ -63,7 +63,7 @@ def known_presets(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 
 class BasesOption(click.ParamType):  # type: ignore[type-arg]  # not generic in click 8.1
-    """Knowledge bases with commas between, or one address of an engine; in a configuration file also a list."""
+    """Knowledge bases separated by commas, or one address of an engine; in a configuration file also a list."""
 
     name = "bases"
 
@@ -98,7 +98,7 @@ class JsonFilter(click.ParamType):  # type: ignore[type-arg]  # as above
 
 
 def _configured(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Make what a file says the defaults of the command's options, each by its name without the dashes before it."""
+    """Take the command's defaults from a file, whose keys are the options' names without leading dashes."""
     if path is None:
         return
     known = {one.opts[-1].lstrip("-"): one for one in ctx.command.params if isinstance(one, click.Option)}
@@ -110,7 +110,7 @@ def _configured(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
             raise click.UsageError(f"{path}: {unknown('option', key, known)}", ctx)
         if str(known[name].name) in found:
             raise click.UsageError(f"{path}: {name} is there twice", ctx)
-        if value is None and name == "require":  # such as a variable that is empty: that is not to permit everything
+        if value is None and name == "require":  # such as an empty variable, which must not permit everything
             raise click.UsageError(f"{path}: require is empty: leave it out, or write {{}}, which permits nothing", ctx)
         try:
             found[str(known[name].name)] = value if value is None else _typed(known[name], value)
@@ -120,7 +120,7 @@ def _configured(ctx: click.Context, _: click.Parameter, path: Path | None) -> No
 
 
 def _typed(option: click.Option, value: Any) -> Any:
-    """A value as it would be typed, which click then reads; ValueError where nobody can type it."""
+    """A value as it would be typed, for click to parse; ValueError where it cannot be typed."""
     if isinstance(option.type, BasesOption | JsonFilter):
         return value
     if option.is_flag:
@@ -168,15 +168,15 @@ preset = click.option(
 
 
 class WrongSetup(click.ClickException):
-    """An extra or a model is missing: nothing is wrong with what was asked, and it cannot be done here."""
+    """The error of a missing extra or model: the request is correct but cannot be executed here."""
 
     exit_code = 2
 
 
 def reporting(command: Command) -> Command:
-    """Errors of the package as one line and exit code 1, or 2 where an option, an extra or a model is wrong.
+    """Report the package's errors as one line, with exit code 1, or 2 for a wrong option and a missing extra or model.
 
-    See `errors.is_setup_error`; an index that is not as this version reads it is no wrong set-up here.
+    See `errors.is_setup_error`. An incompatible index does not count as a wrong setup here.
     """
 
     @wraps(command)
@@ -185,23 +185,23 @@ def reporting(command: Command) -> Command:
             return command(*args, **options)
         except ConfigError as error:
             raise click.UsageError(said(error)) from error
-        except BrokenPipeError:  # click ends quietly where nobody reads on
+        except BrokenPipeError:  # click exits quietly when the reader has closed the pipe
             raise
         except (RetrievalError, OSError) as error:
-            wrong = is_setup_error(error) and not isinstance(error, IncompatibleIndexError)  # that is the base's
+            wrong = is_setup_error(error) and not isinstance(error, IncompatibleIndexError)  # the base's error
             raise (WrongSetup if wrong else click.ClickException)(said(error)) from error
 
     return run
 
 
 def as_json(data: Any, indent: int | None = 2) -> str:
-    """Data as JSON for the standard output: beyond ASCII as it is, unless that cannot be written there."""
+    """Data as JSON for the standard output; escapes non-ASCII characters only where its encoding lacks them."""
     whole = (sys.stdout.encoding or "").lower().startswith("utf")
     return json.dumps(data, ensure_ascii=not whole, indent=indent, default=str)
 
 
 def said(error: object) -> str:
-    """An error's text as a terminal may be shown it, with what the command line adds to it."""
+    """An error's text, safe for a terminal, with hints for the command line."""
     from voicevault_retrievers.cli.progress import plain
 
     return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
@@ -213,4 +213,4 @@ _HINTS: Mapping[str, str] = {
     "or give llm=": "; on the command line: --ollama MODEL or --openai MODEL",
     "question_index(kb)": "; on the command line: voicevault kb questions",
 }
-"""By what an error that was written for Python names."""
+"""Hints by what an error's text, written for Python, names."""

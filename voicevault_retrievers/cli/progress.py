@@ -1,4 +1,4 @@
-"""A progress bar, on a terminal only; and texts of others as a terminal may be shown them."""
+"""A progress bar for terminals, and escaping of untrusted text for terminals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 @contextmanager
 def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) -> Iterator[Callable[[int, int], None]]:
-    """A callback (done, total), which draws a bar, and nothing where the output is not a terminal.
+    """A callback (done, total) that draws a bar; it draws nothing where the output is not a terminal.
 
-    `counts` says how far it is, where that is not in numbers of pieces.
+    `counts` is the column that shows the progress, where that is not a number of items.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -34,10 +34,10 @@ def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) ->
 
 
 def shown(text: str) -> str:
-    """A text of others on one line: what a terminal would obey, or turn around, is written out."""
+    """Untrusted text on one line, with control and bidirectional characters escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def plain(text: str) -> str:
-    """A text of others without what a terminal obeys, or what turns others around."""
+    """Untrusted text without control sequences and without bidirectional characters."""
     return _OBEYED.sub("", text)

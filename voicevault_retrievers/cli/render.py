@@ -1,4 +1,4 @@
-"""Results for people and for programs."""
+"""Output of results, as text or JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JSON_VERSION = 1
 
 
 def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
-    """A result as plain data.
+    """A result as plain data, with the keys listed here.
 
     `query`, `wordings` (text, weight, channels), `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score,
     provenance), `context`, `citations`, `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
@@ -48,12 +48,12 @@ def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
 
 
 def output() -> Console:
-    """For results: as wide as they are where they go to a file or another program."""
+    """The console for results; lines are not wrapped where they go to a file or another program."""
     return Console(soft_wrap=not sys.stdout.isatty())
 
 
 def put(result: Result, kbs: Sequence[str], *, explain: bool, as_json: bool) -> None:
-    """A result on the standard output."""
+    """Print a result to the standard output."""
     if as_json:
         click.echo(options.as_json(as_data(result, kbs)))
     else:
@@ -61,7 +61,7 @@ def put(result: Result, kbs: Sequence[str], *, explain: bool, as_json: bool) -> 
 
 
 def titled(console: Console, result: Result, *, failed: bool, explain: bool = False) -> None:
-    """A result below its query, one of several; of a query that failed the error alone."""
+    """Print one of several results below its query; for a failed query only the error."""
     console.print(f"[bold cyan]{escape(plain(result.query.text))}[/]", highlight=False)
     if failed:
         console.print(f"[red]failed[/] {escape(plain(str(result.errors[0])))}", highlight=False)
@@ -71,7 +71,7 @@ def titled(console: Console, result: Result, *, failed: bool, explain: bool = Fa
 
 
 def show(console: Console, result: Result, *, explain: bool = False) -> None:
-    """Ranked hits with their sources, how each was found, and what was skipped."""
+    """Print ranked hits with their sources, how each was found, and what was skipped."""
     if not result.hits:
         console.print("Nothing found.")
     for rank, hit in enumerate(result.hits, 1):
@@ -89,7 +89,7 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
 
 
 def score_line(hit: Hit) -> str:
-    """How a hit was found and what its score is made of, on one line."""
+    """How a hit was found, and the parts of its score, on one line."""
     parts = [
         f"{vote.stage} #{vote.rank or '–'}" + (f" +{vote.contribution:.4f}" if vote.contribution is not None else "")
         for vote in hit.votes
@@ -108,7 +108,7 @@ def excerpt(text: str, length: int = 160) -> str:
 
 
 def metrics_table(rows: dict[str, dict[str, float]]) -> Table:
-    """Systems down, metrics across."""
+    """A table with one row per system and one column per metric."""
     table = Table(title="40 questions on the sample documents, judged by page and section")
     names = list(next(iter(rows.values())))
     for column in ("system", *names):

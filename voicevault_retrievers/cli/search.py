@@ -1,4 +1,4 @@
-"""`voicevault search`: one query, many, or a session of them."""
+"""`voicevault search`: a single query, several queries, or an interactive session."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _one(pipeline: Pipeline, asking: SearchOptions, asked: FileQuery, *, explain
 def _many(
     pipeline: Pipeline, asking: SearchOptions, asked: Iterable[FileQuery], *, explain: bool, as_json: bool
 ) -> None:
-    """Each result as soon as it is there. Exits with 1 where a query failed."""
+    """Print each result as soon as it is complete. Exits with 1 where a query failed."""
     given, failed = list(asked), 0
     console, said = render.output(), Console(stderr=True, soft_wrap=True)
-    # Results that are seen as they come say how far it is.
+    # On a terminal the results themselves show the progress.
     with nullcontext(lambda *_: None) if sys.stdout.isatty() else bar(said, "asking") as progress:
         for done, one in enumerate(given, 1):
             result, error = answer(pipeline.search, asking.narrowed(one), None)

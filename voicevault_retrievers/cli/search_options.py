@@ -1,4 +1,4 @@
-"""What a search on the command line asks, and of what."""
+"""The settings of a search on the command line."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from voicevault_retrievers.store import Bases
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Which bases are asked by which preset, for how many hits, under which filters. ConfigError for a wrong filter.
+    """The bases, preset, number of hits and filters of a search. ConfigError for a wrong filter.
 
-    `llm` names the preset's language model, as the section `llm` of a preset does. In an engine's address `${NAME}`
-    reads the environment.
+    `llm` names the preset's language model, as the section `llm` of a preset does. `${NAME}` in an engine's address is
+    read from the environment.
     """
 
     kbs: tuple[str, ...]
@@ -42,16 +42,16 @@ class SearchOptions:
 
     @property
     def names(self) -> list[str]:
-        """What is opened."""
+        """The names and addresses to open."""
         return [str(filled(name)) if is_address(name) else name for name in self.kbs]
 
     @property
     def shown(self) -> list[str]:
-        """What may be printed: of an address neither the user and the password, nor what stands behind `?`."""
+        """The bases' names for printing: addresses without user, password and the part after `?`."""
         return [mask_credentials(name) for name in self.kbs]
 
     def narrowed(self, asked: FileQuery) -> FileQuery:
-        """The query under these filters and its own, with its own number of hits or this one."""
+        """The query under these filters and its own, with its own number of hits, else this one."""
         query = asked.query
         where, require = both(self.where, query.where), scope(self.require, query.require)
         k = self.top_k if asked.k is None else asked.k
@@ -59,7 +59,7 @@ class SearchOptions:
 
     @contextmanager
     def opened(self) -> Iterator[Bases | Engine]:
-        """What is searched; an engine's connections are closed behind it."""
+        """The opened bases or engine; an engine's connections are closed at the end."""
         base = open_bases(self.names, root=self.root)
         try:
             yield base
@@ -68,10 +68,10 @@ class SearchOptions:
                 base.close()
 
     def over(self, base: Bases | Engine) -> Pipeline:
-        """The preset over what is searched."""
+        """The preset over the opened bases or engine."""
         return load_preset(self.preset, llm=self.model).over(base)
 
     @property
     def model(self) -> TextModel | None:
-        """The language model that is named, if one is."""
+        """The language model that the options name; None where they name none."""
         return text_model(dict(self.llm))

@@ -1,4 +1,4 @@
-"""How fast this machine is: a second each of embedding, reranking, keyword search and writing to disk."""
+"""Speed of this machine: one second each of embedding, reranking, keyword search and writing to disk."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _TEXTS = 4
 _PAGE = b"\0" * 4096
 _SENTENCE = "The pump of unit T4 is reset with the red button, after the oil has cooled and the valve is shut. "
 _PASSAGE = (10 * _SENTENCE)[:900]
-"""As long as a chunk is unless another length is asked for."""
+"""A passage of the default length of chunks."""
 
 Step = Callable[[], int]
-"""Does some work, and says how much."""
+"""Does some work and returns how many units it did."""
 
 
 class Measurement(NamedTuple):
-    """What is measured, and what does it, once it has begun: empty where there is nothing to choose."""
+    """A step to be measured, and a description of what runs it, read after the first step; empty without a choice."""
 
     step: Step
     by: Callable[[], str] = str
 
 
 def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time.perf_counter) -> float:
-    """How much of it is done in a second, once it has begun."""
+    """The units per second of a step, after a first step that is not counted."""
     step()
     began, done, spent = clock(), 0, 0.0
     while spent < seconds:
@@ -49,13 +49,13 @@ def rate(step: Step, seconds: float = SECONDS, clock: Callable[[], float] = time
 
 
 def embedding() -> Measurement:
-    """Embeds texts with the model that `load_embedder` takes."""
+    """A measurement of embedding texts with the default model of `load_embedder`."""
     embedder = load_embedder()
     return Measurement(lambda: len(embedder.embed_documents([_PASSAGE] * _TEXTS)), lambda: _backend(embedder))
 
 
 def reranking() -> Measurement:
-    """Scores pairs with the cross-encoder that presets have."""
+    """A measurement of scoring pairs with the default cross-encoder of presets."""
     scorer = load_scorer()
     return Measurement(
         lambda: len(scorer.score("how is the pump reset", [_PASSAGE] * _TEXTS)), lambda: _backend(scorer)
@@ -63,14 +63,14 @@ def reranking() -> Measurement:
 
 
 def _backend(model: object) -> str:
-    """What runs a loaded model, what it computes in, and why."""
+    """The class that runs a loaded model, its precision, and the reason for it."""
     if isinstance(model, GraphEmbedder | GraphScorer):
         return f"{type(model).__name__} in {model.precision_used}: {model.precision_reason}"
     return type(model).__name__
 
 
 def keyword_search() -> Measurement:
-    """Asks a synthetic collection of `CHUNKS` chunks, of 50 words each, for ten."""
+    """A measurement of searching ten hits in a synthetic collection of `CHUNKS` chunks of 50 words."""
     draw = np.random.default_rng(0)
     words = np.array([f"word{at}" for at in range(20_000)])
     frequencies = 1 / np.arange(1, len(words) + 1)
@@ -88,7 +88,7 @@ def keyword_search() -> Measurement:
 
 @contextmanager
 def flushing(folder: Path) -> Iterator[Measurement]:
-    """Writes a page to the disk of a folder, or of the nearest one above that exists, and waits until it is there."""
+    """A measurement of writing and syncing a page to the disk of a folder, or of its nearest existing parent."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     with TemporaryFile(dir=there) as file:
 

@@ -1,4 +1,4 @@
-"""`voicevault kb questions`, `graph` and `parents`: what is made of a base's chunks, and what servers hold of it."""
+"""`voicevault kb questions`, `graph` and `parents`: structures derived from a base's chunks, also on servers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from voicevault_retrievers.text.references.reference import chunk_id, work_of
 T = TypeVar("T")
 
 ENTRIES = 500
-"""How many chunks are put into a graph server at once."""
+"""The number of chunks that one request adds to a graph server."""
 
 SHOWN = 5
-"""How many of what is told by name are."""
+"""How many failures or laws are listed by name."""
 
 _IDS = "MATCH (n:VVNode) WHERE n.chunk IS NOT NULL AND n.id STARTS WITH $prefix RETURN n.id"
 
@@ -182,14 +182,14 @@ def _tell(console: Console, name: str, done: QuestionUpdate, total: int) -> None
 
 
 def _asked(ollama: str | None, openai: str | None, base_url: str | None, count: int, timeout: float) -> ModelQuestions:
-    """A language model of a server, asked for so many questions a chunk."""
+    """A server's language model, asked for this many questions per chunk."""
     place: dict[str, Any] = {"base_url": base_url} if base_url else {}
     served: Any = OllamaModel if openai is None else OpenAIModel
     return ModelQuestions(served(openai or ollama, timeout=timeout, **place), count, timeout=timeout)
 
 
 def _given(file: Path) -> dict[str, list[str]]:
-    """Questions by chunk id, from a file; ConfigError where it is no such."""
+    """Questions by chunk id, from a file; ConfigError for another content."""
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -200,7 +200,7 @@ def _given(file: Path) -> dict[str, list[str]]:
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[tuple[int, Sequence[T]]]:
-    """So many items at a time, and how many that makes with those before them."""
+    """The items in batches of a size, each with the number of items up to its end."""
     for start in range(0, len(items), size):
         batch = items[start : start + size]
         yield start + len(batch), batch
@@ -217,7 +217,7 @@ def _counted(held: GraphStats) -> str:
 def _put(
     store: FalkorDBGraph | Neo4jGraph, entries: Sequence[Entry], progress: Callable[[int, int], None], *, prune: bool
 ) -> str:
-    """Put a graph into a server's, and remove what else is there if asked to; what was done."""
+    """Add a graph to a server's, and remove other chunks if `prune`; returns a summary."""
     for done, batch in _batches(entries, ENTRIES):
         store.put(batch)
         progress(done, len(entries))
@@ -232,7 +232,7 @@ def _put(
 
 
 def _others(store: FalkorDBGraph | Neo4jGraph, entries: Sequence[Entry]) -> list[str]:
-    """The ids of chunks that are in a graph and not among these entries."""
+    """The ids of chunks that a graph server holds and these entries lack."""
     own = {entry.chunk.id for entry in entries}
     prefix = f"{store.name}/" if isinstance(store, Neo4jGraph) else ""
     rows = store.ask(CypherStatement(_IDS, {"prefix": prefix}))
@@ -241,7 +241,7 @@ def _others(store: FalkorDBGraph | Neo4jGraph, entries: Sequence[Entry]) -> list
 
 
 def _elsewhere(entries: Sequence[Entry], reader: RuleReferences) -> tuple[int, list[tuple[str, int]]]:
-    """How many references lead to nothing that a chunk is; and the laws of which no chunk is, with who names them."""
+    """The number of references without a target chunk; and the laws without a chunk, with how many chunks cite each."""
     stated = {link.key for entry in entries for link in entry.links if link.relation in ("is", "defines")}
     keys = (*LAWS, *DOCUMENTS)
     named = (entry.chunk.metadata.get(key) for entry in entries for key in keys)

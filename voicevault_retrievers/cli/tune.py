@@ -1,4 +1,4 @@
-"""`voicevault tune`: better settings of a preset from labelled questions."""
+"""`voicevault tune`: tuning of a preset on labelled questions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tune_(
     The default stays where the labels do not show that something else is better: --out then holds the preset as it was.
     Questions have `_id` and `text`. Judgements name chunks or places, with a grade above 0 for what is relevant.
     """
-    if out is not None and not preset_file(out).parent.is_dir():  # before minutes of work
+    if out is not None and not preset_file(out).parent.is_dir():  # fail before minutes of work
         raise ConfigError(f"--out: there is no folder {out.parent}")
     data = preset_data(preset)
     questions = load_judged(queries, qrels) if qrels else load_questions(queries)
@@ -73,7 +73,7 @@ def tune_(
 
 
 def _as_data(tuned: Tuned, named: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    """A report as plain data: the fields of `Tuned`, of which `data` is called `preset_data`."""
+    """A report as plain data: the fields of `Tuned`, with `data` renamed to `preset_data`."""
     report = asdict(tuned)
     chosen = report.pop("data")
     return {"version": JSON_VERSION, **named, **report, "notes": list(notes), "preset_data": chosen}

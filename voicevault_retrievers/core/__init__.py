@@ -1,1 +1,1 @@
-"""What every search is made of: queries, rankings, filters, channels and stages, and how plans are run."""
+"""The core of every search: queries, rankings, filters, channels, stages, and the execution of plans."""

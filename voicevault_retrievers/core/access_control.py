@@ -1,4 +1,4 @@
-"""Access rights: whether a search names any, and over what it found, for no channel or stage is believed."""
+"""Checks of access rights: searches name them, and hits satisfy them, whatever channels and stages do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Access: TypeAlias = Literal["optional", "mandatory"]
 
 
 def admitted(query: Query, access: Access) -> Query:
-    """The query; AccessError where it names no access rights and they are mandatory."""
+    """Return the query. Raises AccessError where access rights are mandatory and the query names none."""
     if access == "mandatory" and query.require is None:
         raise AccessError(
             "this search names no access rights, and they are mandatory here (access: mandatory): say which chunks "
@@ -23,7 +23,7 @@ def admitted(query: Query, access: Access) -> Query:
 
 
 def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
-    """The hits that access rights permit; that there were others is a failure, which does not say how many."""
+    """The hits that access rights permit. Where hits were removed, a failure says so, without their number."""
     if require is None:
         return ranking
     passes = compile_filter(require)
@@ -34,7 +34,7 @@ def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
 
 
 def withheld() -> Failure:
-    """That there were hits which access rights do not permit; it does not say how many."""
+    """The failure that reports hits that access rights do not permit; it does not say how many."""
     error = FilterNotSupportedError(
         "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
         "Query.require before it ranks, or raise FilterNotSupportedError"

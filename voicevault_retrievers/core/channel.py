@@ -1,7 +1,7 @@
 """Channels, stages and rewriters, and the operator that joins them.
 
-`channel >> stage` is again a channel, and so is `rewriter >> channel`. Each is a plan (see `execution`), so every
-composition can be searched synchronously and on an event loop, and gives the same ranking.
+`channel >> stage` and `rewriter >> channel` are channels again. Each channel makes a plan (see `execution`), so every
+composition can be searched synchronously or on an event loop, with the same ranking.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ C = TypeVar("C", bound="Channel")
 W = TypeVar("W", bound="Over")
 
 MAX_DEPTH = 10_000
-"""A stage that drops hits is not fed more than this many to fill up."""
+"""The most hits that a stage which drops hits is given, so that k hits are left."""
 
 
 class Channel(ABC):
-    """Finds chunks for a query. `name` is what votes, errors and weights call it."""
+    """Finds chunks for a query. `name` identifies the channel in votes, errors and weights."""
 
     name: str
     kind: ChannelKind
 
     @abstractmethod
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        """How to find at most k chunks; never an unmatched one to fill up."""
+        """The plan that finds at most k chunks. A channel never adds unmatched chunks to reach k."""
 
     def search(
         self,
@@ -54,7 +54,7 @@ class Channel(ABC):
         spans: MutableSequence[Span] | None = None,
         observe: Observer | None = None,
     ) -> Ranking:
-        """At most k hits, best first. `timeout` is in seconds for the whole search; the others see `execute`."""
+        """At most k hits, best first. `timeout` limits the whole search, in seconds; see `execute` for the rest."""
         return execute(self.plan(as_query(query), check_k(k)), timeout=timeout, spans=spans, observe=observe).read()
 
     async def asearch(
@@ -74,25 +74,25 @@ class Channel(ABC):
         return await aexecute(in_thread(self.name, ranking.read))
 
     def scan(self, query: Query) -> Scan | None:
-        """What it can say of a query beside its best hits; None where it cannot tell. A search's ranking has it too."""
+        """What the channel can tell beyond its best hits, or None. The ranking of a search carries the same scan."""
         return None
 
     def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
+        """The exact scores of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
         scan = self.scan(query)
         return None if scan is None else scan.scores(list(ids))
 
     def coverage(self, query: Query) -> float | None:
-        """The share of the query's terms that some chunk has, in [0, 1]; None where it cannot tell."""
+        """The share of the query's terms that occur in some chunk, in [0, 1]; None where the channel cannot tell."""
         scan = self.scan(query)
         return None if scan is None else scan.coverage
 
     def children(self) -> Mapping[str, Channel]:
-        """The channels that it is made of, by name; none where it searches something itself."""
+        """The channels that this channel combines, by name; empty where it searches something itself."""
         return {}
 
     def leaves(self) -> Iterator[Channel]:
-        """The channels at the bottom of this one."""
+        """Yield the leaf channels of this channel."""
         children = self.children()
         if not children:
             yield self
@@ -100,18 +100,18 @@ class Channel(ABC):
             yield from child.leaves()
 
     def warm_up(self) -> None:
-        """Load the models that the first search would wait for. Raises what loading them raises."""
+        """Load the models that the first search needs. Raises what loading them raises."""
         for child in self.children().values():
             child.warm_up()
 
     def named(self: C, name: str) -> C:
-        """This channel under another name; what it searches is shared."""
+        """A copy of this channel under another name, which searches the same index."""
         twin = copy.copy(self)
         twin.name = name
         return twin
 
     def describe(self, indent: str = "") -> str:
-        """The composition as text, one part a line."""
+        """The composition as text, one channel or stage per line."""
         return f"{indent}{self.name}: {self!r}"
 
     def __rshift__(self, stage: Stage) -> Then:
@@ -121,7 +121,7 @@ class Channel(ABC):
 
 
 class Over(Channel):
-    """A channel over one below, whose name and kind it has."""
+    """A channel that wraps another channel and takes over its name and kind."""
 
     def __init__(self, below: Channel) -> None:
         self.below = below
@@ -138,12 +138,12 @@ class Over(Channel):
 
 
 class Through(Channel):
-    """A channel over one below, which tells of its scores; `asked` is the query that the one below is asked with."""
+    """A channel that wraps another channel and passes on its scan."""
 
     below: Channel
 
     def asked(self, query: Query) -> Query:
-        """The query as the channel below gets it."""
+        """The query with which the wrapped channel is asked."""
         return query
 
     def scan(self, query: Query) -> Scan | None:
@@ -151,42 +151,46 @@ class Through(Channel):
 
 
 class Stage(Component):
-    """Refines a ranking: reranks, drops, expands. Pure: it never calls the channel below.
+    """Refines a ranking: reranks, drops, expands. A stage never calls the channel that found the hits.
 
-    One that never `refills` is asked once, however many hits it leaves. Of one that is `bounded` a search keeps the
-    first k hits, of another all.
+    A stage that does not set `refills` is asked once, even where it leaves fewer than k hits. Behind a `bounded` stage
+    a search keeps the first k hits, behind any other stage all hits.
     """
 
     refills = True
     bounded = True
 
     arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
-    """An async `refine`, where the stage has one of its own."""
+    """An async `refine`; None where the stage has none."""
 
     @abstractmethod
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        """The ranking after this stage; it keeps the errors of the one it was given."""
+        """The ranking after this stage, with the errors of the ranking it was given."""
 
     def needs(self, k: int) -> int:
-        """How many hits it asks from below, at first, to give k."""
+        """How many hits the stage asks for at first to return k."""
         return k
 
     def warm_up(self) -> None:
-        """Load the model that the first search would wait for, where there is one."""
+        """Load the model that the first search needs, if there is one."""
 
     def instead(self, ranking: Ranking) -> str:
-        """What a search does where this stage fails."""
+        """The text that says what a search does where this stage fails."""
         is_fused = any(hit.score is not None and hit.score == hit.fused for hit in ranking.hits[:1])
         return f"{'the fused order' if is_fused else 'the order before it'} is kept"
 
     def over(self, channels: Mapping[str, Channel]) -> Stage:
-        """This stage behind a fusion of channels: one that goes by what they hold gives its twin that does."""
+        """This stage for a fusion of channels.
+
+        A stage that uses the channels' contents returns a copy bound to these channels.
+        """
         return self
 
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
-        """How to refine a ranking; where a stage of this package's own fails, the ranking as it was, and the failure.
+        """The plan that refines a ranking.
 
-        Raises StageError where another one fails, and SearchTimeoutError where that outlives its deadline.
+        Where a stage of this package fails, the plan gives the unchanged ranking with the failure. Raises StageError
+        where any other stage fails, and SearchTimeoutError where such a stage exceeds its deadline.
         """
         asked = ranking.by_score() if self.own else ranking
         call = Call(
@@ -215,7 +219,7 @@ class Stage(Component):
             return self._checked(query, await arefine(query, ranking))
 
     def _checked(self, query: Query, given: Any) -> Ranking:
-        """What a stage gave; hits that access rights do not permit no later stage and no trace is to have."""
+        """The stage's result, without hits that access rights do not permit: no later stage and no trace sees them."""
         if not isinstance(given, Ranking):
             raise TypeError(f"{self.name} gave a {type(given).__name__}, not a Ranking")
         return permitted(given, query.require)
@@ -224,9 +228,9 @@ class Stage(Component):
 class Then(Over):
     """A channel followed by a stage.
 
-    While the stage gives fewer than k and the channel gave all it was asked for, the channel is asked for twice as
-    many, unless the stage never `refills`. Where a deeper ask fails, even in part, the answer to the one before it
-    stands, with the failure beside it. The first k are kept, unless the stage is not `bounded`.
+    While the stage returns fewer than k hits and the channel returned as many as requested, the channel is asked for
+    twice as many, unless the stage does not `refills`. Where such a deeper request fails, even in part, the previous
+    result stands, with the failure added. The first k hits are kept, or all hits where the stage is not `bounded`.
     """
 
     def __init__(self, below: Channel, stage: Stage) -> None:
@@ -243,7 +247,7 @@ class Then(Over):
             ask = min(2 * ask, MAX_DEPTH)
             try:
                 deeper = yield from self.below.plan(query, ask)
-            except Exception as error:  # noqa: BLE001 - whatever it is, there is an answer already
+            except Exception as error:  # noqa: BLE001 - the previous result is returned whatever was raised
                 return refined.failing(Failure.of(self.name, error, "what was found before is kept")).top(k)
             if any(failure.degrades for failure in set(deeper.errors) - set(below.errors)):
                 return refined.failing(*deeper.errors).top(k)
@@ -269,14 +273,14 @@ class Rewriter(Component):
     """What a search does where this rewriter fails."""
 
     arewrite: Callable[[Query], Awaitable[Query]] | None = None
-    """An async `rewrite`, where the rewriter has one of its own."""
+    """An async `rewrite`; None where the rewriter has none."""
 
     @abstractmethod
     def rewrite(self, query: Query) -> Query:
-        """The query to search for; the given one is not changed."""
+        """The query to search for. The given query is not changed."""
 
     def call(self, query: Query) -> Call:
-        """The call that rewrites a query, made once in a run."""
+        """The call that rewrites a query; a run makes it once."""
         return Call(
             self.name,
             partial(self._rewrite, query),
@@ -290,9 +294,10 @@ class Rewriter(Component):
         )
 
     def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
-        """How to rewrite a query; where a rewriter of this package's own fails, the query as it was, and the failure.
+        """The plan that rewrites a query.
 
-        Raises StageError where another one fails, and SearchTimeoutError where that outlives its deadline.
+        Where a rewriter of this package fails, the plan gives the original query and the failure. Raises StageError
+        where any other rewriter fails, and SearchTimeoutError where such a rewriter exceeds its deadline.
         """
         (outcome,) = yield (self.call(query),)
         if isinstance(outcome, Exception):
@@ -310,7 +315,10 @@ class Rewriter(Component):
         return rewritten
 
     def over(self, channel: Channel) -> Rewriter:
-        """This rewriter before a channel: one that goes by what is searched there gives its twin that does."""
+        """This rewriter for a channel.
+
+        A rewriter that uses the channel's contents returns a copy bound to this channel.
+        """
         return self
 
     def __rshift__(self, channel: Channel) -> Rewritten:
@@ -320,9 +328,10 @@ class Rewriter(Component):
 
 
 class Rewritten(Over):
-    """A channel asked with a rewritten query; with the original where one of this package's own fails, which is noted.
+    """A channel asked with a rewritten query, or with the original query where a rewriter of this package fails.
 
-    The access rights stay those of the original: a rewriter that makes a new query does not lose them.
+    The failure is added to the ranking. The access rights are always those of the original query, so a rewriter that
+    makes a new query cannot drop them.
     """
 
     def __init__(self, rewriter: Rewriter, below: Channel) -> None:
@@ -344,7 +353,10 @@ class Rewritten(Over):
 
 
 def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
-    """A ranking with the scores of an arranged one, where the stage between, which was asked without, ordered none."""
+    """The refined ranking with the scores of the arranged ranking `given`, where the stage only kept or reordered hits.
+
+    `asked` is `given` without the scores; a hit with a new vote means that the stage scored, and its scores are kept.
+    """
     before, scores = {hit.id: hit for hit in asked}, {hit.id: hit.score for hit in given}
     if any(hit.id not in before or hit.votes != before[hit.id].votes for hit in refined):
         return refined
@@ -352,5 +364,5 @@ def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
 
 
 def check_k(k: int) -> int:
-    """k, when it is a whole number of at least 0."""
+    """Return k where it is a whole number of at least 0; ConfigError otherwise."""
     return whole("k", k, least=0)

@@ -1,7 +1,7 @@
-"""Metadata by key: which values occur and which rows have each, so that a filter reads no chunk.
+"""Metadata as columns: the distinct values of each key and the rows of each value, so that a filter reads no chunk.
 
-A condition is tested once per distinct value, by the predicate that would test each chunk, so a column agrees with it.
-Only where an order (numbers, strings) or membership (lists) says which values pass are they looked up instead.
+A condition is tested once per distinct value, with the predicate that would test each chunk, so both agree. Where an
+order (numbers, strings) or membership (lists) decides which values pass, they are looked up instead of tested.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from voicevault_retrievers.core.selection import FEW, Mask, Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk
 
 PARENT = "\x00parent"
-"""The key under which the parents' ids have a column."""
+"""The key of the column of parent ids."""
 
 MANY, RARE = 256, 64
-"""Keys that differ from chunk to chunk would cost more than they save."""
+"""Above MANY keys, a key that fewer than RARE chunks have gets no column: such columns cost more than they save."""
 
 Span: TypeAlias = tuple[int, int]
-"""Codes from the first up to but not including the second."""
+"""A half-open range of codes: from the first up to but not including the second."""
 
 _RANGES = ("$gt", "$gte", "$lt", "$lte")
 _EQUAL = ("$eq", "$in")
@@ -42,12 +42,12 @@ _LISTS = (list, tuple, set, frozenset)
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """What `size` rows have under one key.
+    """The values of `size` rows under one key.
 
-    `values` are the distinct ones: numbers ascending, strings ascending, lists, then all else (booleans, NaN, what is
-    not JSON's); `bounds` are where the first three end. The place of a value is its code. `ordinals` holds the rows
-    by code, ascending within a code; `ends[code]` is where those of a code end. A row without a value, or with None,
-    is not among them. Values that no filter tells apart may share a code.
+    `values` are the distinct values: numbers ascending, strings ascending, lists, then all others (booleans, NaN, types
+    that JSON lacks); `bounds` are the ends of the first three groups. A value's position is its code. `ordinals` holds
+    the rows grouped by code, ascending within a code; `ends[code]` is the end of a code's rows. A row without a value,
+    or with None, is not in `ordinals`. Values that no filter tells apart may share a code.
     """
 
     size: int
@@ -58,7 +58,7 @@ class Column:
 
     @classmethod
     def build(cls, size: int, places: Iterable[int], found: Sequence[Any]) -> Column:
-        """The column in which the row `places[i]` has the value `found[i]`; the places rise."""
+        """The column in which the row `places[i]` has the value `found[i]`; the places ascend."""
         keys = _keys(found)
         distinct = dict(zip(keys, found, strict=True))
         groups: list[list[Any]] = [[], [], [], []]
@@ -78,12 +78,12 @@ class Column:
         )
 
     def select(self, *conditions: Condition) -> Selection:
-        """The rows that meet each of some conditions on this key."""
+        """The rows that meet all given conditions on this key."""
         spans = reduce(_common, map(self.spans, conditions))
         return Selection(self.size, ~self.present) if spans == [self._missing] else Coded(self, spans)
 
     def spans(self, condition: Condition) -> list[Span]:
-        """The codes that meet a condition, ascending; `_missing` where a row without a value does."""
+        """The ranges of codes that meet a condition, ascending; `_missing` where rows without a value meet it."""
         end, listed = len(self.values), self.bounds[2]
         if condition.operator == "$exists":
             return [(0, end) if condition.operand else self._missing]
@@ -95,7 +95,7 @@ class Column:
         return len(self.values), len(self.values) + 1
 
     def pieces(self, spans: Iterable[Span]) -> list[Ordinals]:
-        """The rows of spans of values, those of a code together."""
+        """The rows of each range of codes."""
         return [self.ordinals[self._start(low) : self._start(high)] for low, high in spans]
 
     @cached_property
@@ -119,7 +119,7 @@ class Column:
         return _spans(np.flatnonzero(holds) + start)
 
     def _plain(self, condition: Condition) -> Iterable[Span]:
-        """Of the numbers and strings."""
+        """The ranges of numbers and strings that meet a condition."""
         operator, choices = condition.operator, _choices(condition)
         alike = {self._alike(choice) for choice in choices}
         if None in alike or operator not in (*_RANGES, *_EQUAL, *_UNEQUAL):
@@ -132,7 +132,7 @@ class Column:
         return _between(sorted(span for span in alike if span) if choices else [(0, self.bounds[1])], equal)
 
     def _alike(self, operand: Any) -> Span | None:
-        """The numbers and strings that compare with an operand; None where each has to be asked."""
+        """The range of values comparable with an operand; None where each value has to be tested."""
         if type(operand) is int or (type(operand) is float and operand == operand):
             return 0, self.bounds[0]
         if type(operand) is str:
@@ -150,7 +150,7 @@ class Column:
         return (low, at) if operator in ("$lt", "$lte") else (at, high)
 
     def _listed(self, condition: Condition) -> Iterable[Span]:
-        """Of the lists."""
+        """The ranges of lists that meet a condition."""
         _, start, stop = self.bounds
         operator, choices = condition.operator, _choices(condition)
         if start == stop or operator in _RANGES:
@@ -164,12 +164,12 @@ class Column:
         return _spans((~found if operator in _UNEQUAL else found).ordinals.astype(np.intp) + start)
 
     def _having(self, choices: Sequence[Any]) -> Selection:
-        """The lists that have any of some members, counted from the first list."""
+        """The lists that have any of some members, by ordinal from the first list."""
         return Selection.union(self._items.size, self._items.pieces(self._items.spans(Condition("", "$in", choices))))
 
     @cached_property
     def _items(self) -> Column:
-        """What is in the lists, as a column whose rows are the lists; a list inside a list equals nothing."""
+        """The members of the lists, as a column whose rows are the lists. A list inside a list equals nothing."""
         _, start, stop = self.bounds
         places, items = array("I"), []
         for place, value in enumerate(self.values[start:stop]):
@@ -181,7 +181,7 @@ class Column:
 
 
 class Coded(Selection):
-    """The rows of a column that have a value of some spans of codes: counted at once, found when they are asked for."""
+    """The rows of a column whose codes are in some ranges: counted without listing them, listed on access."""
 
     def __init__(self, column: Column, spans: Sequence[Span]) -> None:
         self.size = column.size
@@ -201,7 +201,7 @@ class Coded(Selection):
 
     @cached_property
     def mask(self) -> Mask:
-        """Marked row by row; where most rows pass, those that do not."""
+        """A boolean mask of the rows; where most rows pass, it is made from those that do not."""
         most = self.count * 2 > self.size
         mask = self._column.present.copy() if most else np.zeros(self.size, dtype=np.bool_)
         spans = _between([(0, len(self._column.values))], self._spans) if most else self._spans
@@ -222,7 +222,7 @@ class Coded(Selection):
 class Columns:
     """The columns of chunks, each made when a filter first names its key. Safe to share between threads.
 
-    `stored` gives a column that need not be made, or None.
+    `stored` returns a column that already exists, or None.
     """
 
     def __init__(self, chunks: Sequence[Chunk], stored: Callable[[str], Column | None] | None = None) -> None:
@@ -253,7 +253,7 @@ class Columns:
         return reduce(and_, parts) if parts else Selection.everything(len(self))
 
     def _parts(self, node: Every) -> Iterator[Selection]:
-        """What passes each part; the conditions on one key, such as those of a range, are one part."""
+        """The selection of each part; all conditions on one key, such as the two ends of a range, are one part."""
         conditions: defaultdict[str, list[Condition]] = defaultdict(list)
         for part in node.parts:
             if isinstance(part, Condition):
@@ -277,9 +277,9 @@ class Columns:
 
 
 def columns_of(chunks: Sequence[Chunk]) -> Iterator[tuple[str, Column | None]]:
-    """Every key that a chunk has a value of, `PARENT` too, and its column.
+    """Yield every key for which a chunk has a value, `PARENT` included, with its column.
 
-    Where there are more than `MANY` keys, those that fewer than `RARE` chunks have get none.
+    Above `MANY` keys, a key that fewer than `RARE` chunks have gets None.
     """
     found: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("I"), []))
     for at, chunk in enumerate(chunks):
@@ -300,7 +300,7 @@ def _choices(condition: Condition) -> Sequence[Any]:
 
 
 def _spans(codes: NDArray[np.intp]) -> list[Span]:
-    """Ascending codes as spans."""
+    """Ascending codes as ranges."""
     if not len(codes):
         return []
     breaks = np.flatnonzero(np.diff(codes) != 1)
@@ -309,7 +309,7 @@ def _spans(codes: NDArray[np.intp]) -> list[Span]:
 
 
 def _common(first: list[Span], second: list[Span]) -> list[Span]:
-    """What is in both; each ascends."""
+    """The intersection of two ascending lists of ranges."""
     found, i, j = [], 0, 0
     while i < len(first) and j < len(second):
         low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
@@ -320,7 +320,7 @@ def _common(first: list[Span], second: list[Span]) -> list[Span]:
 
 
 def _between(spans: Iterable[Span], holes: Iterable[Span]) -> Iterator[Span]:
-    """What holes leave of spans; both ascend, and no hole crosses a span's end."""
+    """The ranges without the holes. Both ascend, and no hole crosses a range's end."""
     for low, high in spans:
         for start, stop in holes:
             if low <= start < stop <= high:
@@ -330,14 +330,14 @@ def _between(spans: Iterable[Span], holes: Iterable[Span]) -> Iterator[Span]:
 
 
 def _group(value: Any) -> int:
-    """Where a value belongs in `Column.values`: 0 numbers, 1 strings, 2 lists, 3 all else."""
+    """The group of a value in `Column.values`: 0 numbers, 1 strings, 2 lists, 3 all others."""
     if type(value) is int or (type(value) is float and value == value):
         return 0
     return 1 if type(value) is str else 2 if isinstance(value, _LISTS) else 3
 
 
 def _keys(found: Sequence[Any]) -> Sequence[Hashable]:
-    """Equal keys for values that no filter tells apart (True and 1 it does); a number or string is its own key."""
+    """Equal keys for values that no filter tells apart, unlike True and 1. Numbers and strings are their own keys."""
     kinds = set(map(type, found))
     return found if kinds <= {int, float, str} or kinds <= {bool, str} else [_key(value) for value in found]
 
@@ -352,7 +352,7 @@ def _key(value: Any) -> Hashable:
 def _item_key(value: Any) -> Hashable:
     kind = type(value)
     if kind in (int, float, str):
-        return value  # type: ignore[no-any-return]  # known by its type
+        return value  # type: ignore[no-any-return]  # `kind` narrows the type, which mypy does not see
     if kind in (list, dict):
         return kind
     try:

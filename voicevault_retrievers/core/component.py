@@ -1,4 +1,4 @@
-"""What stages and rewriters share."""
+"""The base class of stages and rewriters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from voicevault_retrievers.errors import StageError, is_own, pauses
 
 
 class Component(ABC):
-    """What a composition is made of beside channels: stages and rewriters.
+    """The base class of the parts that join channels: stages and rewriters.
 
-    `blocking` ones (a model, a server) run in a worker thread under `timeout` seconds; the others where they are. One
-    with an async call of its own is awaited by an async search, unless `awaits` is false.
+    `blocking` components (a model, a server) run in a worker thread under `timeout` seconds, the others in the calling
+    thread. An async search awaits a component's own async call, unless `awaits` is false.
 
-    Where one of this package's own fails, a search goes on without it, marked as degraded; where any other fails, the
-    search does, for what it left undone may be masking: see `stages.skippable`.
+    Where a component of this package fails, the search skips it and is marked as degraded. Where any other component
+    fails, the search fails, for the component may mask or permit: see `stages.skippable`.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Component(ABC):
 
     @property
     def own(self) -> bool:
-        """Whether it is one of this package's; a subclass counts as what it adds."""
+        """Whether the component is one of this package's own; see `errors.is_own` for subclasses."""
         return is_own(type(self))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What a part that is not this package's own raises becomes a StageError."""
+        """Turn an exception of a component that is not this package's own into a StageError."""
         try:
             yield
         except Exception as error:
@@ -45,7 +45,7 @@ class Component(ABC):
             raise StageError.of(self.name, error) from error
 
     def _left_out(self, error: Exception, instead: str) -> Failure:
-        """The failure of a part that a search goes on without; of any other the error is raised."""
+        """The failure of a component that a search skips. For any other component, the error is raised."""
         if not self.own or pauses(error):
             raise error
         return Failure.of(self.name, error, instead)

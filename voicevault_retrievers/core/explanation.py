@@ -1,4 +1,4 @@
-"""Why a hit is there: as plain data, and as text."""
+"""Explanations of a hit: as plain data, and as text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from voicevault_retrievers.errors import told as told_of_error
 
 
 def provenance(hit: Hit) -> dict[str, Any]:
-    """How a hit was found, as plain data that goes into JSON.
+    """How a hit was found, as data that JSON can hold.
 
-    `found_by`; `channels`: for each channel that found it its kind, rank (from 1), score, weight, contribution to the
-    fused score, the wording that found it and the words that matched; `also_scored`: the same of channels that did not
-    find it among their best, and scored it for the fusion; `fused`, the sum of the contributions; and for each later
-    stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where there are, and
-    where a model reads a wider context, the `text` that was found; `over_budget` where it reads less, or nothing, for
-    want of room. `votes_of` reads it again.
+    `found_by`; `channels`: for each channel that found the hit, its kind, rank (from 1), score, weight, contribution to
+    the fused score, the wording that found it and the words that matched; `also_scored`: the same for channels that
+    only scored the hit for the fusion, as it was not among their best; `fused`, the sum of the contributions; and for
+    each later stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where the
+    chunk has them. `text`, the chunk's own text, where a model reads a wider context; `over_budget` where a model reads
+    a shortened text or nothing, as the budget was spent. `votes_of` parses the data again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -43,7 +43,7 @@ def provenance(hit: Hit) -> dict[str, Any]:
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:
-    """What the provenance says of a stage's vote."""
+    """The provenance entry of a stage's vote."""
     told: dict[str, Any] = {"rank": vote.rank, "score": vote.score}
     if vote.probability is not None:
         told["probability"] = vote.probability
@@ -57,7 +57,7 @@ def stage_entry(vote: Vote) -> dict[str, Any]:
 
 
 def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:
-    """What is known of a hit, and what a stage said of it: its votes, the text that was found, what was skipped."""
+    """A hit's provenance extended by a stage: its new votes, the text that was found, and what was skipped."""
     told = dict(known)
     told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
     told |= _read(hit)
@@ -68,14 +68,14 @@ def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Seque
 
 
 def _read(hit: Hit) -> dict[str, Any]:
-    """The text that was found, where a model reads another or none, and whether that is for want of room."""
+    """The chunk's own text, where a model reads another text or none, and whether the budget is the reason."""
     if hit.context is None and not hit.over_budget:
         return {}
     return {"text": hit.chunk.text, **({"over_budget": True} if hit.over_budget else {})}
 
 
 def step(span: Span, outcome: Any) -> dict[str, Any]:
-    """What a call of a search did: name, seconds, queries; the hits' ids and scores, wordings, or the error."""
+    """What a call did: name, seconds, queries, and the hits' ids and scores, the wordings, or the error."""
     data: dict[str, Any] = {"name": span.name, "seconds": span.seconds, "queries": list(span.texts)}
     if span.k is not None:
         data["k"] = span.k
@@ -87,7 +87,7 @@ def step(span: Span, outcome: Any) -> dict[str, Any]:
 
 
 def votes_of(told: Mapping[str, Any]) -> tuple[Vote, ...]:
-    """The votes that a provenance tells of, channels first; what is not of its form is left out."""
+    """The votes in a provenance, channels first. Malformed entries are left out."""
     stages = {name: entry for name, entry in told.items() if name not in ("channels", "also_scored")}
     return (*_votes_in(told.get("channels")), *_votes_in(told.get("also_scored")), *_votes_in(stages))
 
@@ -102,12 +102,12 @@ def finite(value: Any) -> float | None:
 
 
 def explain(hit: Hit) -> str:
-    """Why a hit is there, a line for each channel and stage; contributions add up to the fused score."""
+    """Why a hit was found, with a line for each channel and stage. The contributions add up to the fused score."""
     return "\n".join([_headline(hit), *_lines(hit)])
 
 
 def explain_result(result: Result) -> str:
-    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
+    """A result as text: hits with their reasons, wordings, channels, timings in milliseconds, failures."""
     lines = [f"{rank}. {explain(hit)}" for rank, hit in enumerate(result.hits, 1)]
     lines += told_wordings(result)
     timings = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in result.timings.items())
@@ -117,7 +117,7 @@ def explain_result(result: Result) -> str:
 
 
 def wordings(result: Result) -> list[dict[str, Any]]:
-    """What channels were asked for, in that order, each `text` once, with its `weight` and the `channels` asked."""
+    """The texts that channels were asked for, in that order, each once, with its `weight` and the `channels` asked."""
     weights = {result.query.text: 1.0}
     for query in (span.query for span in result.trace if isinstance(span.query, Query)):
         weights |= {query.text: 1.0} | {one.text: one.weight for one in query.variants if one.text not in weights}
@@ -130,19 +130,19 @@ def wordings(result: Result) -> list[dict[str, Any]]:
 
 
 def of_search(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> dict[str, Any]:
-    """`provenance` with what its search tells: `degraded`, what was skipped, and the `wordings` that were asked for."""
+    """`provenance` with `degraded`, what the search skipped, and `wordings`, what channels were asked for."""
     told = provenance(hit)
     return told | {key: list(said) for key, said in (("degraded", degraded), ("wordings", wordings)) if said}
 
 
 def reworded(result: Result) -> list[str]:
-    """The wordings that channels were asked for; none where that is the query's text alone."""
+    """The wordings that channels were asked for; empty where that is the query's text alone."""
     texts = [one["text"] for one in wordings(result)]
     return texts if texts != [result.query.text] else []
 
 
 def told_wordings(result: Result) -> list[str]:
-    """The lines that say which wordings were asked for, and of which channels; none where there is but one."""
+    """A line for each wording, with the channels that were asked for it; empty where there is only one wording."""
     asked = wordings(result)
     lines = [f"wording: {one['text']!r}" + _asked_of(one) for one in asked]
     return lines if len(lines) > 1 else []

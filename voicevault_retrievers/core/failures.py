@@ -1,4 +1,4 @@
-"""What a search went on without, notes of what it found, and how both are logged: once for each cause."""
+"""Failures and notes of a search, and how they are logged: once per cause."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from voicevault_retrievers.errors import is_setup_error, safe_message
 
 @dataclass(frozen=True)
 class Failure:
-    """A channel or stage that was skipped, or (`degrades` false) something worth a note.
+    """A channel or stage that was skipped, or, where `degrades` is false, a note.
 
-    `message` has no text of a foreign exception, see `errors.safe_message`; `error` is the exception itself. `instead`
-    is what the search did without it.
+    `message` contains no text of a foreign exception, see `errors.safe_message`; `error` is the exception itself.
+    `instead` is what the search did without the channel or stage.
     """
 
     stage: str
@@ -26,7 +26,7 @@ class Failure:
 
     @classmethod
     def of(cls, stage: str, error: Exception, instead: str = "") -> Failure:
-        """That a stage is skipped because of an error. Raises the error where it is one of set-up, which is no outage.
+        """The failure of a stage that was skipped because of an error. Raises the error where it is a set-up error.
 
         See `errors.is_setup_error`.
         """
@@ -36,11 +36,11 @@ class Failure:
 
     @classmethod
     def recorded(cls, stage: str, error: Exception, instead: str = "") -> Failure:
-        """`of`, also for an error of set-up: where one of many questions fails, the others are answered."""
+        """Like `of`, but also for a set-up error: where one query of a batch fails, the others are still answered."""
         return cls(stage, type(error).__name__, safe_message(error), error=error, instead=instead)
 
     def within(self, stage: str) -> Failure:
-        """The same failure, named by the channel of a fusion below which it happened."""
+        """The same failure, with its name prefixed by the fusion's channel below which it happened."""
         own = self.stage == stage or self.stage.startswith(f"{stage}/")
         return self if own else replace(self, stage=f"{stage}/{self.stage}")
 
@@ -51,14 +51,14 @@ class Failure:
 EXPECTED = frozenset(
     {"NoDates", "NoPositions", "Overtime", "Skipped", "AdaptiveSum", "fallback", "keywords only", "over budget"}
 )
-"""Kinds of notes that are nobody's mistake: what an option asks for, or what the part itself logs."""
+"""Kinds of notes that indicate no mistake: an option asks for them, or the stage itself logs them."""
 
 
 def log_failures(log: Logger, who: str, failures: Iterable[Failure], *, notes: int = WARNING) -> None:
-    """A warning for each cause among failures; notes at the level `notes`, or at INFO where they are to be expected.
+    """Log a warning for each cause among the failures, and the notes at the level `notes`, or INFO if EXPECTED.
 
-    Where a result carries the notes, INFO will do: a search that is not degraded then logs no warning.
-    What failed in a search of active retrieval too has one cause with what failed in the search before.
+    Where a result carries the notes, `notes` may be INFO: a search that is not degraded then logs no warning. A failure
+    that active retrieval repeats has the same cause as the failure of the first search.
     """
     causes: dict[tuple[str, str, str], Failure] = {}
     for failure in failures:

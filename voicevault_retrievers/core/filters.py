@@ -1,8 +1,8 @@
-"""The one portable filter on metadata: `{"source_file": "a.pdf", "page_number": {"$gte": 3}, "$or": [...]}`.
+"""The portable filter on metadata: `{"source_file": "a.pdf", "page_number": {"$gte": 3}, "$or": [...]}`.
 
-A missing or null key makes every operator false but `{"$exists": false}`. Numbers compare as numbers, strings as
-strings, booleans only with booleans; another type is false. On a list `$eq` and `$in` ask for membership. `$contains`
-is membership in a list, substring in a string. Several keys in one object must all hold.
+For a missing or null key, every operator but `{"$exists": false}` is false. Numbers compare with numbers, strings with
+strings, booleans with booleans; across types the result is false. On a list, `$eq` and `$in` test membership.
+`$contains` tests membership in a list, or a substring of a string. All keys of one object must hold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOTHING: Filter = {"$or": []}
 
 @dataclass(frozen=True)
 class Condition:
-    """What one operator asks of one key: `{"page_number": {"$gte": 3}}`."""
+    """One operator applied to one key: `{"page_number": {"$gte": 3}}`."""
 
     key: str
     operator: str
@@ -35,7 +35,7 @@ class Condition:
         return self.holds(metadata.get(self.key))
 
     def holds(self, value: Any) -> bool:
-        """Whether a value of the key meets it; None where it is missing."""
+        """Whether a value of the key meets the condition. None stands for a missing value."""
         if value is None:
             return self.operator == "$exists" and not self.operand
         return _OPERATORS[self.operator](value, self.operand)
@@ -43,7 +43,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Every:
-    """All of its parts; without parts everything passes."""
+    """All parts must pass; without parts everything passes."""
 
     parts: tuple[Node, ...]
 
@@ -53,7 +53,7 @@ class Every:
 
 @dataclass(frozen=True)
 class Some:
-    """At least one of its parts; without parts nothing passes."""
+    """At least one part must pass; without parts nothing passes."""
 
     parts: tuple[Node, ...]
 
@@ -63,7 +63,7 @@ class Some:
 
 @dataclass(frozen=True)
 class Not:
-    """What its part does not pass."""
+    """The negation of its part."""
 
     part: Node
 
@@ -72,27 +72,27 @@ class Not:
 
 
 def parse(where: Filter | None) -> Node:
-    """A filter as a tree. None and `{}` pass everything; ConfigError when malformed."""
+    """The filter as a tree. None and `{}` pass everything. Raises ConfigError for a malformed filter."""
     return _parse({} if where is None else where, 0)
 
 
 def compile_filter(where: Filter | None) -> Predicate:
-    """A function that says whether metadata passes. None and `{}` pass everything; ConfigError when malformed."""
+    """A predicate on metadata. None and `{}` pass everything. Raises ConfigError for a malformed filter."""
     return parse(where).passes
 
 
 def both(first: Filter | None, second: Filter | None) -> Filter | None:
-    """A filter that passes what both pass."""
+    """The conjunction of two filters."""
     return {"$and": [first, second]} if first and second else first or second
 
 
 def scope(*required: Filter | None) -> Filter | None:
-    """The access rights that hold where all of the given ones do, each a filter that says what is permitted.
+    """The conjunction of several access rights, each a filter that says what is permitted.
 
-    None restricts nothing. One that says nothing (`{}`), or that joins such a one with `$and` or `$or`, permits
-    nothing: rights that came out empty must not open everything. What lacks a key is not permitted by any operator on
-    it but `{"$exists": false}`; only `$not` turns that round, so say what is denied with `$ne` and `$nin`. ConfigError
-    when malformed.
+    None restricts nothing. Rights that are empty (`{}`), or that join an empty filter with `$and` or `$or`, permit
+    nothing: rights that came out empty must not open everything. Where a chunk lacks a key, no operator on that key
+    permits it but `{"$exists": false}`. `$not` inverts that, so deny with `$ne` and `$nin`. Raises ConfigError for a
+    malformed filter.
     """
     given = [rights for rights in required if rights is not None]
     for rights in given:
@@ -104,12 +104,12 @@ def scope(*required: Filter | None) -> Filter | None:
 
 
 def canonical(where: Filter | None) -> str:
-    """Equal filters as equal strings, and unequal ones as others, for cache keys."""
+    """A filter as a string for cache keys: equal for equal filters, different for different ones."""
     return json.dumps(where, sort_keys=True, default=lambda value: {"$repr": repr(value)}) if where else ""
 
 
 def says_nothing(where: Filter) -> bool:
-    """Whether a filter, or one that it joins, has no condition: what is usually a mistake."""
+    """Whether a filter, or a filter that it joins, has no condition, which is usually a mistake."""
     joined = [part for key in ("$and", "$or") for part in where.get(key, ())]
     denied = [where["$not"]] if "$not" in where else []
     return (
@@ -168,7 +168,7 @@ def _check_depth(depth: int) -> None:
 
 
 def _every(parts: list[Node]) -> Node:
-    """All of them; what is an `Every` itself gives its parts."""
+    """The conjunction of parts, with nested conjunctions flattened."""
     flat = [one for part in parts for one in (part.parts if isinstance(part, Every) else (part,))]
     return flat[0] if len(flat) == 1 else Every(tuple(flat))
 

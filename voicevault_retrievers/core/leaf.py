@@ -1,4 +1,4 @@
-"""Channels that search something themselves."""
+"""The base class of channels that search something themselves."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from voicevault_retrievers.core.types import (
 
 
 class Match(NamedTuple):
-    """What a leaf channel found: a chunk, its score (higher is better, None for rank only), the matched words.
+    """A match of a leaf channel: a chunk, its score (higher is better, None for rank only), and the matched words.
 
-    `via` is what led to it, see `Vote`.
+    `via` is the path that led to the match, see `Vote`.
     """
 
     chunk: Chunk
@@ -46,7 +46,7 @@ class Match(NamedTuple):
 
 
 def in_given_order(matches: Iterable[Match]) -> list[Match]:
-    """Matches whose order is authoritative: their scores are kept where each has one and they fall, else none is."""
+    """Matches in their given order. The scores are kept where every match has one and they never rise, else removed."""
     found = list(matches)
     scores = [match.score for match in found if match.score is not None]
     if len(scores) == len(found) and not any(after > before for before, after in pairwise(scores)):
@@ -55,23 +55,23 @@ def in_given_order(matches: Iterable[Match]) -> list[Match]:
 
 
 Request: TypeAlias = tuple[Query, Sequence[Variant], int]
-"""A query, those of its wordings that are searched, and how many matches of each are wanted."""
+"""A query, the wordings of it that are searched, and how many matches of each are wanted."""
 
 
 class LeafChannel(Channel):
-    """A channel that searches something itself: subclasses say how to `find` for one wording of a query.
+    """A channel that searches something itself. Subclasses implement `find`.
 
-    Of a query's wordings each chunk keeps its best score (CombMAX of Fox, Shaw, 1994), or where there are no scores its
-    best rank; of equal ranks the one goes first that more wordings found, and higher. They are searched in one call, or
-    where `each_alone`, for channels that wait on something remote, in one call each, at the same time. `timeout` is in
-    seconds; None waits.
+    Over the wordings of a query, each chunk keeps its best score (CombMAX, Fox & Shaw 1994), or without scores its best
+    rank. Among equal ranks, the chunk that more wordings found, at higher ranks, comes first. One call searches all
+    wordings; with `each_alone`, meant for channels that wait on a server, concurrent calls search one wording each.
+    `timeout` is in seconds; None waits without limit.
     """
 
     each_alone = False
     local = False
-    """Whether it waits for nothing remote."""
+    """Whether the channel waits for nothing remote."""
     computes = False
-    """Whether it is known to do nothing but compute."""
+    """Whether the channel is known to only compute."""
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
         self.name = name
@@ -84,11 +84,11 @@ class LeafChannel(Channel):
         """For each wording at most k matches, best first."""
 
     def find_each(self, asked: Sequence[Request]) -> Sequence[Sequence[Sequence[Match]]]:
-        """What `find` gives for each of several queries, which are searched together."""
+        """The results of `find` for several queries, which are searched together."""
         return [self.find(*one) for one in asked]
 
     afind: Callable[[Query, Sequence[Variant], int], Any] | None = None
-    """An async `find`, where the channel has one of its own."""
+    """An async `find`; None where the channel has none."""
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
@@ -116,15 +116,15 @@ class LeafChannel(Channel):
         )
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
-        """As `Channel.scan`; a search gives what it `found` for each wording, which is not to be read again."""
+        """Like `Channel.scan`. A search passes the matches that it `found` for each wording, to reuse them."""
         return None
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
-        """What is to be said beside the matches of each wording, as `find` gave them."""
+        """The notes on the matches of each wording, as `find` returned them."""
         return ()
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
-        """Those that say something; the query's own text may be blank where the query brings a vector."""
+        """The wordings that are not blank. The query's own text may be blank where the query brings a vector."""
         wordings = query.texts_for(self.name, self.kind)
         return tuple(w for w in wordings if w.text.strip() or (query.vectors and w.text == query.text))
 
@@ -156,7 +156,10 @@ class LeafChannel(Channel):
         return _permitted(query, await afind(query, wordings, k))
 
     def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> Listing[Hit]:
-        """The best k of all wordings, each chunk once; the first number of a place is the wording's."""
+        """The best k hits over all wordings, each chunk once.
+
+        A place is a pair: the number of the wording, and the position among its matches.
+        """
         ((wording, matches), *others) = found
         if not others and isinstance(matches, Listing) and wording.weight == 1.0:
             own = matches[:k]
@@ -184,7 +187,7 @@ class LeafChannel(Channel):
         scores: NDArray[np.float64] | None,
         places: Sequence[tuple[int, int]] | None = None,
     ) -> Listing[Hit]:
-        """Hits with a wording's match each, at its place in what that found; without places, of the first wording."""
+        """A listing of hits. `places` locate the matches; without places, they are the first wording's, in order."""
 
         def hit(at: int) -> Hit:
             number, place = (0, at) if places is None else places[at]
@@ -197,7 +200,7 @@ class LeafChannel(Channel):
 
 
 def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | None]:
-    """Ids and scores; no scores where a match has none. Raises InvalidScoreError for one that is not finite."""
+    """Ids and scores; no scores where a match has none. Raises InvalidScoreError for a score that is not finite."""
     if isinstance(matches, Listing):
         return matches.ids, None if matches.scores is None else matches.scores.tolist()
     check_scores((match.chunk.id, match.score) for match in matches)
@@ -206,11 +209,11 @@ def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | Non
 
 
 class _Permitted(list[Sequence[Match]]):
-    """What is left of matches of which some were not permitted."""
+    """The matches that are left where access rights removed some."""
 
 
 def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Sequence[Match]]:
-    """Matches that access rights permit: a channel that forgets them is not to show others, not even in a trace."""
+    """The matches that access rights permit. A channel that ignores the rights leaks nothing, not even in a trace."""
     if query.require is None:
         return found
     passes = compile_filter(query.require)
@@ -222,7 +225,7 @@ def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Seque
 def best_of_wordings(
     told: Sequence[tuple[float, Mapping[str, float]]], least: float = -math.inf
 ) -> Mapping[str, float]:
-    """The best score of each chunk, at least `least`, of the weights and scores of several wordings."""
+    """The best score of each chunk over the weights and scores of several wordings, with `least` as the lower bound."""
     if len(told) == 1 and told[0][0] == 1.0:
         return told[0][1]
     best: dict[str, float] = {}
@@ -233,5 +236,5 @@ def best_of_wordings(
 
 
 def weighted(score: float, weight: float) -> float:
-    """A wording's weight lowers a score: `weight * score` for a positive one, and a negative one falls as far."""
+    """A score lowered by a weight: `weight * score` where positive; a negative score falls by the same share."""
     return score - (1.0 - weight) * abs(score)

@@ -1,4 +1,4 @@
-"""What was found, as columns: ids and scores; an item is made when somebody reads it."""
+"""Search results as columns of ids and scores; an item is made when it is read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 class Listing(Sequence[T]):
-    """A sequence of items that are made one by one when they are read, and then kept.
+    """A sequence whose items are made one by one when they are read, and then kept.
 
-    `ids` and `scores` (float64, None where none has a score) are those of the items, in their order. A slice shares
-    the items with what it is a slice of. Equal to any sequence of equal items.
+    `ids` and `scores` (float64, None where no item has a score) are those of the items, in order. A slice shares its
+    items with the sliced listing. A listing equals any sequence of equal items.
     """
 
     __slots__ = ("_made", "_make", "ids", "scores")
@@ -47,12 +47,12 @@ class Listing(Sequence[T]):
         return made
 
     def at(self, places: Sequence[int]) -> Listing[T]:
-        """The items of some places, in their order."""
+        """The items at some places, in the order of the places."""
         scores = None if self.scores is None else self.scores[list(places)]
         return Listing([self.ids[place] for place in places], scores, lambda at: self[places[at]])
 
     def above_zero(self) -> Listing[T]:
-        """The first of falling scores, as long as these are above 0."""
+        """The leading items whose score is above 0; the scores must fall."""
         return self if self.scores is None else self[: int((self.scores > 0).sum())]
 
     def __eq__(self, other: object) -> bool:
@@ -69,7 +69,7 @@ class Listing(Sequence[T]):
 
 
 def merged(parts: Sequence[Listing[T]], k: int) -> Listing[T]:
-    """The k best of several listings that have scores: score falling, then id rising. No id is in two of them."""
+    """The k best items of several scored listings: score falling, then id rising. No two listings share an id."""
     if len(parts) == 1:
         return parts[0][:k]
     found = [

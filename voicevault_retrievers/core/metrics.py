@@ -1,8 +1,8 @@
-"""OpenTelemetry metrics of searches and ingests, where the application has loaded OpenTelemetry; else nothing is done.
+"""OpenTelemetry metrics of searches and ingests. Does nothing unless the application has loaded OpenTelemetry.
 
-`METRICS` is all that is recorded. Attributes are of few values, whatever is searched: kinds, steps and outcomes, names
-of channels and stages (see `component`), and types of errors. No query, text, id, file or name of a knowledge base is
-among them. Recording never raises: what an SDK refuses is logged once.
+`METRICS` lists all that is recorded. Attributes have few distinct values: kinds, steps, outcomes, names of channels and
+stages (see `part`), and types of errors. They never hold a query, text, id, file or knowledge base name. Recording
+never raises; an SDK's error is logged once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from voicevault_retrievers.errors import told
 
 NAME = "voicevault_retrievers"
 MOST_PARTS = 100
-"""Names of channels and stages that are told apart; the others are one."""
+"""The most names of channels and stages that are recorded; further names are recorded as OTHER."""
 OTHER = "other"
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -34,7 +34,7 @@ Outcome: TypeAlias = Literal["read", "unchanged", "skipped"]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: its name, instrument, unit (UCUM), attributes, and what it says; `bounds` are those of buckets."""
+    """One metric: name, instrument, unit (UCUM), attributes, and description; `bounds` are those of buckets."""
 
     name: str
     instrument: Literal["histogram", "counter", "updowncounter"]
@@ -96,7 +96,7 @@ Instruments: TypeAlias = Mapping[str, Callable[[float, Mapping[str, str]], None]
 
 
 class _Clock:
-    """Times a block; its outcome and error are known at the end."""
+    """Times a block. Subclasses add the outcome; the error type is known when the block ends."""
 
     def __enter__(self) -> Any:
         self.began = time.perf_counter()
@@ -108,18 +108,18 @@ class _Clock:
         self.ended(time.perf_counter() - self.began, {} if kind is None else {_ERROR: kind.__name__})
 
     def ended(self, seconds: float, error: Mapping[str, str]) -> None:
-        """Record."""
+        """Record the duration and the error type."""
         raise NotImplementedError
 
 
 class SearchClock(_Clock):
-    """A whole search, around which it stands; `note` is told of its ranking."""
+    """Measures a whole search, as a context manager; `note` takes the search's ranking."""
 
     def __init__(self) -> None:
         self._outcome = "failed"
 
     def note(self, ranking: Any) -> None:
-        """Count the hits, and what the search went on without."""
+        """Count the hits, and the channels and stages that were skipped."""
         failures = [failure for failure in ranking.errors if failure.degrades]
         self._outcome = "degraded" if failures else "ok"
         _record("voicevault.search.hits", len(ranking), {})
@@ -133,7 +133,7 @@ class SearchClock(_Clock):
 
 
 class CallClock(_Clock):
-    """A call of a channel, fusion, stage or rewriter, around which it stands, also where nobody waits for it."""
+    """Measures a call of a channel, fusion, stage or rewriter, as a context manager, even after it is abandoned."""
 
     def __init__(self, kind: str, name: str) -> None:
         self._of = {_KIND: kind, _PART: part(name)}
@@ -141,7 +141,7 @@ class CallClock(_Clock):
     def __enter__(self) -> Callable[[Any], None]:
         _count(self._of[_KIND], self._of[_PART], 1)
         self.began = time.perf_counter()
-        return _ignore  # what a call found is not measured
+        return _ignore  # the value of a call is not measured
 
     def ended(self, seconds: float, error: Mapping[str, str]) -> None:
         _count(self._of[_KIND], self._of[_PART], -1)
@@ -149,7 +149,7 @@ class CallClock(_Clock):
 
 
 class IngestClock(_Clock):
-    """A step of an ingest, around which it stands."""
+    """Measures a step of an ingest, as a context manager."""
 
     def __init__(self, step: Step) -> None:
         self._of = {_STEP: step}
@@ -169,7 +169,7 @@ def embedded(count: int) -> None:
 
 
 def committed(changes: Any) -> None:
-    """Count the chunks of a commit: of `store.Changes`, or how many were deleted."""
+    """Count the chunks of a commit, from `store.Changes` or from a number of deleted chunks."""
     for change in ("added", "replaced", "removed"):
         count = getattr(changes, change, changes if change == "removed" and isinstance(changes, int) else 0)
         if count:
@@ -180,7 +180,10 @@ _parts: set[str] = set()
 
 
 def part(name: str) -> str:
-    """A name of a channel or stage as an attribute: what follows a stroke may name a knowledge base; see MOST_PARTS."""
+    """A channel's or stage's name as an attribute, up to the first slash, after which a knowledge base may be named.
+
+    Beyond MOST_PARTS names, OTHER.
+    """
     first = name.partition("/")[0]
     if first not in _parts:
         if len(_parts) >= MOST_PARTS:
@@ -190,7 +193,7 @@ def part(name: str) -> str:
 
 
 def failed(stage: str) -> str:
-    """The part that a failure's path leads to, where it was called before: what was not may be no part's name."""
+    """The attribute of a failure's stage; OTHER unless a call had that name, which else might name anything."""
     first = stage.partition("/")[0]
     return first if first in _parts else OTHER
 
@@ -206,12 +209,12 @@ def _record(name: str, value: float, attributes: Mapping[str, str]) -> None:
         return
     try:
         instruments[name](value, attributes)
-    except Exception as error:  # noqa: BLE001 - nothing is to fail because it is counted
+    except Exception as error:  # noqa: BLE001 - a metric must not make a search fail
         _complain(error)
 
 
 def _ignore(value: Any) -> None:
-    """What is not measured."""
+    """Ignore a value that is not measured."""
 
 
 _active: dict[tuple[str, str], int] = {}
@@ -232,12 +235,12 @@ _made: tuple[Any, Instruments | None] | None = None
 
 
 def _instruments() -> Instruments | None:
-    """Those of the application's provider; what has not been imported is not set up either."""
+    """The instruments of the application's meter provider; None where OpenTelemetry is not imported or not set up."""
     global _made
     api = sys.modules.get("opentelemetry.metrics")
     if not (hasattr(api, "get_meter_provider") and hasattr(api, "get_meter")):  # another thread may be importing it
         return None
-    provider = api.get_meter_provider()  # type: ignore[union-attr]  # a module that has it
+    provider = api.get_meter_provider()  # type: ignore[union-attr]  # hasattr was checked above
     made = _made
     if made is None or made[0] is not provider:
         with _mutex:
@@ -248,8 +251,8 @@ def _instruments() -> Instruments | None:
 
 
 def _make(provider: Any, api: Any) -> Instruments | None:
-    """None of a provider that records nothing, or cannot make them."""
-    if type(provider).__name__ in ("_ProxyMeterProvider", "NoOpMeterProvider"):  # those of OpenTelemetry itself
+    """The instruments of a provider; None where it records nothing or cannot make them."""
+    if type(provider).__name__ in ("_ProxyMeterProvider", "NoOpMeterProvider"):  # OpenTelemetry's own placeholders
         return None
     try:
         meter, made = provider.get_meter(NAME), dict[str, Any]()
@@ -263,7 +266,7 @@ def _make(provider: Any, api: Any) -> Instruments | None:
                 made[metric.name] = meter.create_counter(*said).add
             else:
                 meter.create_observable_up_down_counter(metric.name, [lambda _: _counted(api.Observation)], *said[1:])
-    except Exception as error:  # noqa: BLE001 - nothing is to fail because it is counted
+    except Exception as error:  # noqa: BLE001 - a metric must not make a search fail
         _complain(error)
         return None
     return made

@@ -1,4 +1,4 @@
-"""Which file and page a chunk is of, by the keys of its metadata."""
+"""The file and page of a chunk, from its metadata."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PAGE_KEYS = (("source_file", "page_number"), ("source", "page"), ("file_name", "page_label"))
-"""Where metadata names a file and its page: the first pair of which both are there."""
+"""Metadata keys of a chunk's file and page; the first pair with both present counts."""
 
 
 def page_of(metadata: Mapping[str, Any]) -> tuple[Any, Any] | None:

@@ -1,4 +1,4 @@
-"""What is measured (`metrics`), in Prometheus' text format over HTTP."""
+"""The metrics of `metrics` in Prometheus' text format over HTTP."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
 
 PORT = 9464
-"""That of OpenTelemetry's exporters for Prometheus."""
+"""The default port of OpenTelemetry's Prometheus exporters."""
 HOST = "127.0.0.1"
 
 
 class Served:
-    """Metrics at `url`, until it is closed; a context manager."""
+    """A server of metrics at `url`; a context manager that closes it."""
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
         host, self.port = server.server_address[:2]
@@ -27,7 +27,7 @@ class Served:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more; what is measured goes on being counted."""
+        """Stop the server. The process keeps counting."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -43,10 +43,10 @@ class Served:
 
 
 def serve_prometheus(port: int = PORT, *, host: str = HOST) -> Served:
-    """Measure from now on, and serve the figures to Prometheus; port 0 is any that is free.
+    """Start measuring, and serve the metrics to Prometheus. Port 0 picks any free port.
 
-    Sets up OpenTelemetry's metrics for the process. Raises ConfigError where the application has done so itself, or
-    the port is taken; MissingExtraError without the extra `prometheus`.
+    Sets up OpenTelemetry's metrics for the process. Raises ConfigError where the application has done so itself or the
+    port is taken, and MissingExtraError without the extra `prometheus`.
     """
     if whole("port", port, least=0) > 65535:
         raise ConfigError(f"port is a whole number from 0 to 65535, not {port}")
@@ -64,7 +64,7 @@ _providing = threading.Lock()
 
 
 def _provide() -> None:
-    """See that the process has a meter provider that Prometheus reads from."""
+    """Ensure that the process has a meter provider that Prometheus reads from."""
     global _own
     exporter = require("opentelemetry.exporter.prometheus", extra="prometheus")
     sdk = require("opentelemetry.sdk.metrics", extra="prometheus")
@@ -83,7 +83,7 @@ def _provide() -> None:
 
 
 def _resource() -> Any:
-    """What the figures are of: `voicevault`, unless the environment names the service."""
+    """The OpenTelemetry resource: service `voicevault`, unless the environment names the service."""
     resources = require("opentelemetry.sdk.resources", extra="prometheus")
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     return resources.Resource.create(None if named else {"service.name": "voicevault"})

@@ -1,4 +1,4 @@
-"""What other people's parts must offer: models and stores. Anything of this shape will do; nothing is inherited."""
+"""Protocols for models and stores from outside the package. They are matched by structure; nothing is inherited."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from voicevault_retrievers.core.types import Chunk, Vector
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into rows of length 1, so that an inner product is the cosine.
+    """Embeds texts as rows of length 1, so that an inner product is the cosine.
 
-    `fingerprint` names the model and all that changes its vectors: equal fingerprints mean comparable vectors. One that
-    has an async `aembed_queries` too is awaited by async searches. One whose `local` is there and true does nothing but
-    compute in this process: an event loop then runs no more of its calls at a time than there are cores.
+    `fingerprint` names the model and all settings that change its vectors: equal fingerprints mean comparable vectors.
+    Async searches await `aembed_queries`, where an embedder has it. An embedder with a true `local` attribute only
+    computes in this process; an event loop then runs at most as many of its calls at a time as there are cores.
     """
 
     @property
@@ -38,7 +38,7 @@ class Embedder(Protocol):
 
 
 def is_embedder(part: object) -> bool:
-    """Whether a part has all of an `Embedder`, told without asking for its fingerprint, which may read files."""
+    """Whether an object has all attributes of an `Embedder`. Does not read the fingerprint, which may read files."""
     return all(getattr_static(part, name, None) is not None for name in _EMBEDDER)
 
 
@@ -47,30 +47,30 @@ _EMBEDDER = ("fingerprint", "dimension", "embed_documents", "embed_queries")
 
 @runtime_checkable
 class VectorSource(Protocol):
-    """What holds vectors of chunks by id, of length 1, and the embedder that made them: a vector channel."""
+    """Vectors of length 1 by chunk id, and the embedder that made them: a vector channel."""
 
     embedder: Embedder
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
-        """The vectors of those of the given chunks that it holds."""
+        """The vectors of those given chunks that the source holds."""
         ...
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores passages against a query, as a cross-encoder does: unbounded, higher is more relevant."""
+    """Scores passages against a query, like a cross-encoder. Scores are unbounded; higher is more relevant."""
 
     @property
     def name(self) -> str: ...
 
     def score(self, query: str, passages: Sequence[str]) -> Sequence[float]:
-        """One number per passage, in their order."""
+        """One score per passage, in the order of the passages."""
         ...
 
 
 @runtime_checkable
 class TextModel(Protocol):
-    """A language model: a prompt in, a text out. One that has an async `acomplete` too is awaited by async searches."""
+    """A language model: a prompt in, a text out. Async searches await `acomplete`, where a model has it."""
 
     def complete(self, prompt: str) -> str: ...
 
@@ -84,7 +84,7 @@ class Found(NamedTuple):
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors of chunks, searched by vector alone: query text never reaches it."""
+    """Vectors of chunks, searched by vector alone: the index never sees a query's text."""
 
     @property
     def dimension(self) -> int: ...
@@ -92,11 +92,11 @@ class VectorIndex(Protocol):
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> Sequence[Found]:
-        """At most k chunks of those that pass the filters, by falling cosine, ties by ascending id."""
+        """At most k chunks that pass both filters, by falling cosine, ties by ascending id."""
         ...
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> Mapping[str, float] | None:
-        """The cosines of those of the given chunks that pass the filters; None where the index cannot tell."""
+        """The cosines of those given chunks that pass both filters; None where the index cannot tell."""
         ...

@@ -1,4 +1,4 @@
-"""What is asked: Query, its Variants, its Route, the turns of its conversation. A change makes a new value."""
+"""The parts of a query: Query, Variant, Route, and Turn. All are immutable values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from voicevault_retrievers.errors import ConfigError, unknown
 
 @dataclass(frozen=True)
 class Turn:
-    """A question with its answer."""
+    """A question and its answer."""
 
     question: str
     answer: str
@@ -31,7 +31,7 @@ class Turn:
 
 
 def as_turn(turn: object) -> Turn:
-    """A turn from one or from a pair of texts; ConfigError for what is neither."""
+    """A Turn from a Turn or a pair of texts; ConfigError for anything else."""
     if isinstance(turn, Turn):
         return turn
     if isinstance(turn, tuple | list) and len(turn) == 2 and all(isinstance(part, str) for part in turn):
@@ -42,7 +42,7 @@ def as_turn(turn: object) -> Turn:
 Vector: TypeAlias = NDArray[np.float32]
 
 ANY_EMBEDDER = ""
-"""The key of a bare vector: it serves the channels whose dimension fits."""
+"""The key of a bare vector, which any channel of the same dimension uses."""
 
 
 class Route(str, Enum):
@@ -58,8 +58,9 @@ class Route(str, Enum):
 class Variant:
     """Another wording of a query.
 
-    `weight` is in (0, 1]: it scales what the variant's hits score. `channels` names the channels, or kinds of channels,
-    that it is for (None: all). BM25 searches for `terms`, if given, not for `text`: texts whose words count so often.
+    `weight` is in (0, 1] and scales the scores of the variant's hits. `channels` names the channels or kinds of
+    channels that search it (None: all). BM25 searches for `terms`, if given, instead of `text`: a mapping from words to
+    counts.
     """
 
     text: str
@@ -82,14 +83,14 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """What is asked. A plain string is accepted wherever a query is.
+    """A query. Wherever a query is taken, a plain string is accepted as well.
 
     `variants` are further wordings. `vectors` maps an embedder's fingerprint to the query's embedding; a bare array is
-    kept under `ANY_EMBEDDER`. `sparse` is a sparse vector: BM25 searches for its words, each counted as often as its
-    weight (above 0) says, in place of the text's. `where` narrows the search, `require` is the caller's access rights:
-    both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits nothing (see
-    `filters.scope`). `weights` overrides those of fused channels by name. `history` is the conversation so far, oldest
-    turn first.
+    kept under `ANY_EMBEDDER`. `sparse` is a sparse vector: BM25 searches for its words instead of the text's, each
+    counted as often as its weight (above 0) says. `where` narrows the search, `require` holds the caller's access
+    rights: both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits
+    nothing (see `filters.scope`). `weights` overrides those of fused channels by name. `history` is the conversation so
+    far, oldest turn first.
     """
 
     text: str
@@ -127,11 +128,11 @@ class Query:
 
     @cached_property
     def original(self) -> Variant:
-        """The query's own text, which its sparse vector stands for where BM25 searches."""
+        """The query's own text; its sparse vector is what BM25 searches for."""
         return Variant(self.text, terms=self.sparse)
 
     def texts_for(self, name: str, kind: str) -> tuple[Variant, ...]:
-        """The query's text and those of its variants that are for this channel, each text once."""
+        """The query's text and the variants for this channel, each text once."""
         if not self.variants:
             return (self.original,)
         own = [v for v in self.variants if v.channels is None or name in v.channels or kind in v.channels]
@@ -160,7 +161,7 @@ def as_query(query: str | Query) -> Query:
 
 
 def _valid(text: str) -> str:
-    """The text without lone surrogates, which no encoder of a model or store takes."""
+    """The text with lone surrogates replaced, as no encoder of a model or store accepts them."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Chunks as an index numbers them: by ordinal, in ascending order of id."""
+"""The chunks of an index by ordinal, in ascending order of id."""
 
 from __future__ import annotations
 
@@ -20,26 +20,25 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 
 KEPT = 32
-"""How many filters' selections rows keep: those asked for last."""
+"""How many filters' selections a `Rows` caches: the most recently used."""
 
 KEPT_BYTES = 64 * 1024 * 1024
-"""What the kept selections of one segment may take, were every row in every one."""
+"""The most bytes that the cached selections of one segment may take, in the worst case that every row passes."""
 
 
 class SearchableIds(Sequence[str]):
-    """Ids in ascending order that are not in memory as strings, and are searched without making many."""
+    """Ids in ascending order that are not kept as strings; `find` searches them without making many strings."""
 
     @abstractmethod
     def find(self, chunk_id: str) -> int | None:
-        """Where an id stands; None where it is not there."""
+        """The position of an id; None where it is absent."""
 
 
 class Rows:
-    """The chunks of one segment as one snapshot sees them.
+    """The chunks of one segment in one snapshot.
 
-    `live` is false where a chunk has been deleted since; None when none has. Ordinals follow ascending id, so that
-    equal scores in order of ordinal are in order of id. `columns` are those of all chunks, deleted ones too, so that
-    rows may share them with the rows of another snapshot.
+    `live` is false where a chunk has been deleted since; None when none has. Ordinals follow ascending ids, so ties in
+    ordinal order are in id order. `columns` cover all chunks, deleted ones included, so that snapshots can share them.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Rows:
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
-        """Rows of chunks in any order; ConfigError when two have one id."""
+        """The rows of chunks given in any order; ConfigError when two have one id."""
         ordered = sorted(chunks, key=lambda chunk: chunk.id)
         for before, after in pairwise(ordered):
             if before.id == after.id:
@@ -71,7 +70,7 @@ class Rows:
 
     @cached_property
     def count(self) -> int:
-        """How many are live."""
+        """How many chunks are live."""
         return len(self) if self.live is None else int(self.live.sum())
 
     @property
@@ -80,13 +79,13 @@ class Rows:
         return list(range(len(self))) if self.live is None else np.flatnonzero(self.live).tolist()
 
     def without(self, ordinals: Sequence[int]) -> Rows:
-        """The rows without some of them."""
+        """The rows with some ordinals marked as deleted."""
         live = np.ones(len(self), dtype=np.bool_) if self.live is None else self.live.copy()
         live[list(ordinals)] = False
         return Rows(self.chunks, self.ids, live, self.columns)
 
     def ordinal(self, chunk_id: str) -> int | None:
-        """Where a live chunk stands; None when there is none of this id."""
+        """The ordinal of a live chunk; None when no live chunk has this id."""
         ids = self.ids
         at: int | None
         if isinstance(ids, SearchableIds):
@@ -97,7 +96,7 @@ class Rows:
         return at if at is None or self.live is None or self.live[at] else None
 
     def _here(self, ids: Iterable[str]) -> dict[str, int]:
-        """The ordinals of those of the given chunks that are live."""
+        """The ordinals of those given chunks that are live."""
         own = self.ids
         if self.live is not None or not isinstance(own, list):
             return {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
@@ -105,7 +104,7 @@ class Rows:
         return {one: at for one in ids if (at := bisect_left(own, one)) < count and own[at] == one}
 
     def places(self, ids: Iterable[str], where: Filter | None = None) -> dict[str, int]:
-        """The ordinals of those of the given chunks that are live and pass a filter."""
+        """The ordinals of those given chunks that are live and pass a filter."""
         passing = self.selection(where)
         found = self._here(ids)
         if passing is None or not found:
@@ -114,7 +113,7 @@ class Rows:
         return {chunk_id: at for (chunk_id, at), passes in zip(found.items(), has, strict=True) if passes}
 
     def selection(self, where: Filter | None) -> Selection | None:
-        """The live rows that pass a filter; None when every row is live and passes. ConfigError when malformed."""
+        """The live rows that pass a filter; None when every row does. ConfigError for a malformed filter."""
         if not where:
             return self._living
         key = canonical(where)
@@ -127,13 +126,13 @@ class Rows:
         return passing if passing.count < len(self) else None
 
     def mask(self, where: Filter | None) -> Mask | None:
-        """Which live chunks pass a filter; None when every row does."""
+        """The mask of the live rows that pass a filter; None when every row does."""
         passing = self.selection(where)
         return None if passing is None else passing.mask
 
 
 def located(tables: Sequence[Rows], ids: Iterable[str], where: Filter | None = None) -> Iterator[dict[str, int]]:
-    """As `Rows.places`, for each of some tables. A chunk is in one of them at most: no other is then asked for it."""
+    """`Rows.places` for each table. A chunk is in at most one table, so ids that were found are not looked up again."""
     wanted, others = list(ids), len(tables)
     for rows in tables:
         places = rows.places(wanted, where) if wanted else {}
@@ -144,7 +143,7 @@ def located(tables: Sequence[Rows], ids: Iterable[str], where: Filter | None = N
 
 
 def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
-    """Of each of some tables the ordinals of a sample: at most `size` live rows in all, evenly spaced."""
+    """For each table the ordinals of a sample: at most `size` live rows in all, evenly spaced."""
     step = max(1, -(-sum(rows.count for rows in tables) // max(1, size)))
     passed, sample = 0, list[list[int]]()
     for rows in tables:
@@ -154,7 +153,7 @@ def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
 
 
 def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> NDArray[np.intp]:
-    """The k candidates of the highest score, ties by ascending ordinal, best first."""
+    """The k candidates with the highest scores, best first, ties by ascending ordinal."""
     if k <= 0:
         return candidates[:0]
     chosen = scores[candidates]

@@ -1,4 +1,4 @@
-"""Which rows pass: a value that is cheap where few do."""
+"""The rows that pass a filter, as ordinals or as a mask."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Mask: TypeAlias = NDArray[np.bool_]
 Ordinals: TypeAlias = NDArray[np.uint32]
 
 FEW = 64
-"""Less than one row in so many is few: sorting their ordinals then costs less than a mask of all rows."""
+"""A selection of less than one row in FEW is kept as ordinals: sorting them costs less than a mask of all rows."""
 
 
 class Selection:
     """Some of `size` rows, from their ordinals (uint32, ascending) or a mask (bool, of shape (size,)).
 
-    The other form is made when it is first asked for, and kept. Neither may be written to.
+    The other form is made on first access, and kept. Neither may be written to.
     """
 
     def __init__(self, size: int, held: NDArray[Any]) -> None:
@@ -35,7 +35,7 @@ class Selection:
 
     @classmethod
     def union(cls, size: int, pieces: list[Ordinals]) -> Selection:
-        """The rows that are in any piece; the pieces need no order."""
+        """The rows in any of the pieces, which may have any order."""
         if sum(map(len, pieces)) * FEW < size:
             found = np.sort(np.concatenate([np.empty(0, dtype=np.uint32), *pieces]))
             first = np.ones(len(found), dtype=np.bool_)
@@ -55,7 +55,7 @@ class Selection:
 
     @cached_property
     def ordinals(self) -> Ordinals:
-        """The selected rows, ascending."""
+        """The ordinals of the selected rows, ascending."""
         return np.flatnonzero(self.mask).astype(np.uint32)
 
     @cached_property
@@ -84,7 +84,7 @@ class Selection:
         return Selection(self.size, ~self.mask)
 
     def has(self, ordinals: Ordinals) -> Mask:
-        """Which of some rows are selected."""
+        """A mask over the given rows: which of them are selected."""
         if "mask" in vars(self) or not self.count:
             return self.mask[ordinals]
         places = np.searchsorted(self.ordinals, ordinals)

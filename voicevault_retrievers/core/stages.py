@@ -1,7 +1,7 @@
-"""What is made of stages; and how they work on hits that somebody else has put in order.
+"""Wrappers of stages, and how a stage runs over hits that come from outside a channel.
 
-Of those two may have one id, and neither is to be lost: a stage is given them under their places, each with the id
-behind it, so that ties go as they came.
+Two such hits may have the same id, and both must be kept. So a stage sees each hit under an id made of its place and
+its own id, and ties stay in the given order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLACE_DIGITS = 9
 
 
 class StageWrapper(Stage):
-    """A stage as it is, for one that does more around its plan."""
+    """A stage that delegates to another stage, as the base class of wrappers."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class StageWrapper(Stage):
 
 
 class TopN(StageWrapper):
-    """A stage of whose hits the first `n` are kept."""
+    """A stage that keeps only the first `n` hits of another stage."""
 
     def __init__(self, stage: Stage, n: int) -> None:
         super().__init__(stage)
@@ -83,12 +83,12 @@ class TopN(StageWrapper):
 
 
 class _SkippableStage(StageWrapper):
-    """A stage without which a search goes on where it fails."""
+    """A stage that a search skips where it fails."""
 
     def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
         try:
             return (yield from self.below.plan(query, ranking))
-        except Exception as error:  # noqa: BLE001 - whatever it raised
+        except Exception as error:  # noqa: BLE001 - any exception may be skipped
             return ranking.failing(_failure(self.name, error, self.instead(ranking)))
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class _SkippableStage(StageWrapper):
 
 
 class _SkippableRewriter(Rewriter):
-    """A rewriter without which a search goes on where it fails."""
+    """A rewriter that a search skips where it fails."""
 
     def __init__(self, rewriter: Rewriter) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _SkippableRewriter(Rewriter):
     def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
         try:
             return (yield from self.below.plan(query))
-        except Exception as error:  # noqa: BLE001 - whatever it raised
+        except Exception as error:  # noqa: BLE001 - any exception may be skipped
             return query, (_failure(self.name, error, self.instead),)
 
     def over(self, channel: Channel) -> Rewriter:
@@ -127,10 +127,10 @@ P = TypeVar("P", Stage, Rewriter)
 
 
 def skippable(part: P) -> P:
-    """A stage or rewriter of your own without which a search goes on, marked as degraded, where it fails.
+    """Make your own stage or rewriter skippable: where it fails, the search goes on, marked as degraded.
 
-    Those of this package are so already. Not for what masks, redacts or permits: where that is skipped, its input is
-    what a search gives. Raises ConfigError for what is neither.
+    Stages and rewriters of this package already are. Do not use it for one that masks, redacts or checks access: where
+    it is skipped, a search returns its input. Raises ConfigError for anything but a stage or rewriter.
     """
     if isinstance(part, Stage):
         return _SkippableStage(part)
@@ -146,7 +146,7 @@ def _failure(name: str, error: Exception, instead: str) -> Failure:
 
 
 def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
-    """The ranking of a stage that works alone: a failure is logged; with "raise" one that degrades is raised."""
+    """The ranking of a stage that runs alone. Failures are logged; with "raise", a degrading one is raised."""
     for failure in ranking.errors:
         if on_error == "raise" and failure.degrades and failure.error is not None:
             raise failure.error
@@ -155,7 +155,7 @@ def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
 
 
 def place_id(at: int, own: str | None) -> str:
-    """The id of what is at a place and has an id of its own, or none."""
+    """An id made of a place and the own id of the hit there, if it has one."""
     return f"{at:0{_PLACE_DIGITS}d}:{own or ''}"
 
 
@@ -170,7 +170,7 @@ def id_at(place: str) -> str:
 
 
 class ByPlace(Channel):
-    """A channel that is asked for the scores of hits by their places."""
+    """A channel that takes and returns scores under `place_id`s instead of chunk ids."""
 
     def __init__(self, below: Channel) -> None:
         self.below = below

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans of a search, where the application has loaded OpenTelemetry; else nothing is imported or done.
+"""OpenTelemetry spans of a search. Imports and does nothing unless the application has loaded OpenTelemetry.
 
-What a span stands around is measured as well: see `metrics`.
+The calls that have a span are also measured: see `metrics`.
 
-A search is a span `retrieval`, and what it calls are spans below it: `rewriter NAME`, `channel NAME`, `fusion NAME` and
-`stage NAME`, each around the call itself, so that what a store's client records nests below its channel. They carry the
-query, how many hits were asked for, and the ids and scores of what was found, under OpenTelemetry's names for
+A search is a span `retrieval`. Its calls are spans below it: `rewriter NAME`, `channel NAME`, `fusion NAME` and, for
+stages, `stage NAME`. Each span encloses the call itself, so the spans of a store's client nest below its channel. Spans
+carry the query, the number of hits requested, and the ids and scores of what was found, under OpenTelemetry's names for
 retrieval (gen_ai.*) and OpenInference's. Texts of documents are never recorded.
 """
 
@@ -20,13 +20,13 @@ from voicevault_retrievers.core.metrics import NAME, CallClock, SearchClock, loa
 from voicevault_retrievers.errors import told
 
 MOST_FLAT = 32
-"""Documents that are attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
+"""The most documents with attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
 
 _KINDS = {"channel": "RETRIEVER", "fusion": "CHAIN", "rewriter": "CHAIN", "stage": "RERANKER"}
 
 
 class Work(Protocol):
-    """What is recorded: see `execution.plan.Call`."""
+    """A call that is recorded: see `execution.plan.Call`."""
 
     @property
     def name(self) -> str: ...
@@ -49,13 +49,13 @@ def found_in(value: Any) -> list[tuple[str, float | None]]:
     if hasattr(value, "chunk"):
         return [(value.chunk.id, None if value.score is None else float(value.score))]
     parts = getattr(value, "hits", value)
-    if isinstance(parts, str) or not isinstance(parts, Sequence):  # what can be read once only is not read here
+    if isinstance(parts, str) or not isinstance(parts, Sequence):  # an iterator is not read: the search still needs it
         return []
     return [pair for part in parts for pair in found_in(part)]
 
 
 def recorded(work: Work) -> AbstractContextManager[Note] | None:
-    """Stands around a call, to be told of its value; None where nobody records, or the call is none of a search's."""
+    """A context manager around a call, which yields a function that takes its value; None where nothing records."""
     if work.kind not in _KINDS:
         return None
     tracer, measured = _tracer(), CallClock(work.kind, work.name) if loaded() else None
@@ -72,13 +72,13 @@ def _both(span: AbstractContextManager[Note], measured: AbstractContextManager[N
 
 
 def records() -> bool:
-    """Whether the application records spans of searches, or measures them."""
+    """Whether the application records or measures searches."""
     return _tracer() is not None or loaded()
 
 
 @contextmanager
 def search(text: str, k: int) -> Iterator[Note]:
-    """Stands around a whole search, to be told of its ranking."""
+    """A context manager around a whole search, which yields a function to report its ranking."""
     tracer = _tracer()
     if tracer is None and not loaded():
         yield _ignore
@@ -103,7 +103,7 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
             span.set_attributes({"openinference.span.kind": kind, "gen_ai.operation.name": "retrieval"})
             span.set_attributes({"input.value": query, "gen_ai.retrieval.query.text": query})
             if k is not None:
-                span.set_attributes({"gen_ai.request.top_k": k, "gen_ai.retrieval.top_k": k})  # of old, and of now
+                span.set_attributes({"gen_ai.request.top_k": k, "gen_ai.retrieval.top_k": k})  # old name, new name
 
         def note(value: Any) -> None:
             if not span.is_recording():
@@ -112,7 +112,7 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
                 span.set_attributes(_attributes(found_in(value)))
                 if degraded := [str(failure) for failure in getattr(value, "errors", ()) if failure.degrades]:
                     span.set_attribute("voicevault.degraded", degraded)
-            except Exception as error:  # noqa: BLE001 - a search is not to fail because it is recorded
+            except Exception as error:  # noqa: BLE001 - a span must not make a search fail
                 span.set_attribute("voicevault.unrecorded", told(error))
 
         try:
@@ -134,11 +134,11 @@ def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
 
 
 def _ignore(value: Any) -> None:
-    """What nobody records."""
+    """Ignore a value that nothing records."""
 
 
 def _tracer() -> Any | None:
-    """A tracer of the application's; None where it has set up none, or not even imported the package."""
+    """The application's tracer; None where OpenTelemetry is not imported or not set up."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if not hasattr(trace, "get_tracer_provider") or not hasattr(trace, "ProxyTracerProvider"):
         return None  # another thread may be importing it

@@ -1,4 +1,4 @@
-"""The nouns: Chunk, Query, Vote, Hit, Ranking, Result. All are values: a change makes a new one."""
+"""The value types: Chunk, Query, Vote, Hit, Ranking, Result. All are immutable."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
 
-PARENT_TYPE = ("chunk_type", "parent")  # in the metadata of what is read and not searched
+PARENT_TYPE = ("chunk_type", "parent")  # the metadata of a parent, which is read and never searched
 _IDENTITY = ("is", "defined by")
 
 
@@ -49,7 +49,7 @@ _IDENTITY = ("is", "defined by")
 class Chunk:
     """A piece of a document: the unit that is indexed and found. Parents are chunks too.
 
-    `id` is its identity within a knowledge base (`kb`, empty outside one); equal texts are not equal chunks.
+    `id` is unique within a knowledge base (`kb`, empty outside one). Chunks with equal texts are not equal.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Chunk:
 
     @property
     def is_parent(self) -> bool:
-        """Whether it is kept to be read in place of its children, and never searched: its `chunk_type` says so."""
+        """Whether the chunk is a parent, by its `chunk_type`: read in place of its children, never searched."""
         return PARENT_TYPE in self.metadata.items()
 
     def prefixed(self, prefix: str) -> Chunk:
@@ -80,13 +80,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Vote:
-    """What one channel or stage said of one hit.
+    """The vote of one channel or stage on one hit.
 
-    `rank` counts from 1, None where it scored what only others found. `score` is its own, higher is better.
-    `contribution` is what it added to the fused score, None where it is not part of a sum. `query` is the wording that
-    found the hit, `terms` those of its words that matched, `via` what led from it to the hit: the question that the
-    chunk answers, or the steps of a path. `parts` are the votes of a fusion inside a fusion. `probability` is that of
-    relevance by a calibrated score, None where none is calibrated.
+    `rank` counts from 1; None where the channel only scored a hit that others found. `score` is the channel's own,
+    higher is better. `contribution` is its share of the fused score, None outside a sum. `query` is the wording that
+    found the hit, `terms` its words that matched, `via` the path from the wording to the hit: the question that the
+    chunk answers, or the steps in a graph. `parts` are the votes of a nested fusion. `probability` is the probability
+    of relevance from a calibrated score, None where the score is not calibrated.
     """
 
     stage: str
@@ -103,11 +103,11 @@ class Vote:
 
     @property
     def by_name(self) -> bool:
-        """Whether a graph found the hit as what the query names: see `is_named`."""
+        """Whether a graph found the hit as the reference that the query names: see `is_named`."""
         return self.kind == "graph" and is_named(self.via)
 
     def leaves(self) -> Iterator[Vote]:
-        """The channels' votes below this one; itself when it has no parts."""
+        """Yield the leaf votes of a nested fusion; the vote itself when it has no parts."""
         if not self.parts:
             yield self
         for part in self.parts:
@@ -118,10 +118,10 @@ class Vote:
 class Hit:
     """A chunk that was found.
 
-    `score` is what the last scoring stage ordered by, higher is better; None where it was not scored. `context` is
-    what a model reads, when that is not the chunk's own text. `granted_by` is the metadata that access rights are
-    checked on where a stage has changed the chunk's since; None where it has not. `over_budget` says that not even the
-    chunk's own text fits into a budget: a model reads the beginning of it that `context` has, or nothing.
+    `score` is the score of the last scoring stage, higher is better; None where the hit was not scored. `context` is
+    the text that a model reads in place of the chunk's text. `granted_by` is the metadata for checks of access rights,
+    where a stage has changed the chunk's metadata; else None. `over_budget` says that the chunk's own text does not fit
+    into a budget: a model reads the beginning of it, kept in `context`, or nothing.
     """
 
     chunk: Chunk
@@ -137,13 +137,13 @@ class Hit:
 
     @property
     def text(self) -> str:
-        """What a model reads: the context, else the chunk's text, and of what does not fit into a budget nothing."""
+        """The text that a model reads: the context, else the chunk's text, or nothing where `over_budget`."""
         own = "" if self.over_budget else self.chunk.text
         return own if self.context is None else self.context
 
     @property
     def access_metadata(self) -> Mapping[str, Any]:
-        """The metadata that access rights are checked on."""
+        """The metadata for checks of access rights."""
         return self.chunk.metadata if self.granted_by is None else self.granted_by
 
     @property
@@ -154,45 +154,45 @@ class Hit:
 
     @property
     def found_by(self) -> ChannelKind | None:
-        """`hybrid` where at least two channels found it, else the kind of the one that did."""
+        """`hybrid` where at least two channels found the hit, else the kind of the channel that did."""
         kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind and leaf.rank]
         return "hybrid" if len(kinds) > 1 else (kinds[0] if kinds else None)
 
     @property
     def by_name(self) -> bool:
-        """Whether some channel found it as what the query names: see `Vote.by_name`."""
+        """Whether some channel found the hit as the reference that the query names: see `Vote.by_name`."""
         return any(leaf.by_name for vote in self.votes for leaf in vote.leaves())
 
     def vote(self, stage: str) -> Vote | None:
-        """The vote of the channel or stage of this name."""
+        """The vote of the channel or stage with this name, or None."""
         return next((vote for vote in self.votes if vote.stage == stage), None)
 
     def voted(self, vote: Vote) -> Hit:
-        """This hit with a vote more; one of the same stage is replaced."""
+        """The hit with a vote added; a vote of the same stage is replaced."""
         return replace(self, votes=(*(v for v in self.votes if v.stage != vote.stage), vote))
 
 
 class Scan(Protocol):
-    """What a channel can say of a query beside its best hits."""
+    """What a channel can tell about chunks and terms beyond its best hits."""
 
     @property
     def local(self) -> bool:
-        """Whether that waits for nothing remote."""
+        """Whether the scan waits for nothing remote."""
         ...
 
     @property
     def coverage(self) -> float | None:
-        """The share of the query's terms that some chunk has, in [0, 1]; None where it cannot tell."""
+        """The share of the query's terms that occur in some chunk, in [0, 1]; None where the channel cannot tell."""
         ...
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
-        """The exact score of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
+        """The exact scores of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
         ...
 
 
 @dataclass(frozen=True)
 class KnownScores:
-    """A `Scan` made of a function: for a channel of your own."""
+    """A `Scan` from a function, for channels of your own."""
 
     scores: Callable[[Sequence[str]], Mapping[str, float] | None]
     coverage: float | None = None
@@ -201,11 +201,11 @@ class KnownScores:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Hits in their authoritative order, and the failures of everything below.
+    """Hits in their final order, with the failures of all channels and stages below.
 
-    Ids are unique. Scores are finite and fall; equal ones go by ascending id; hits without a score come last. Only
-    where it is `arranged`, by a stage whose order is not that of the scores, need they not fall. Hits given as a
-    `Listing` are made when they are read. `scan` is what the channel that found them can say of other chunks.
+    Ids are unique. Scores are finite and never rise, ties go by ascending id, and hits without a score come last. In an
+    `arranged` ranking, of a stage that orders by something else, scores may rise. Hits given as a `Listing` are made
+    when they are read. `scan` is what the channel that found the hits can tell about other chunks.
     """
 
     hits: Sequence[Hit] = ()
@@ -243,11 +243,11 @@ class Ranking:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The failures that may have cost hits or their order, as text."""
+        """The failures that may have cost hits or changed their order, as text."""
         return tuple(str(failure) for failure in self.errors if failure.degrades)
 
     def read(self) -> Ranking:
-        """The same hits, all made now: nothing of what was searched is needed any more."""
+        """The ranking with all hits made now, so that the index is no longer needed."""
         return Ranking(tuple(self.hits), self.errors, self.arranged) if isinstance(self.hits, Listing) else self
 
     def top(self, k: int) -> Ranking:
@@ -255,21 +255,21 @@ class Ranking:
         return replace(self, hits=self.hits[:k]) if len(self.hits) > k else self
 
     def by_score(self) -> Ranking:
-        """The same hits where scores fall; an arranged ranking whose scores do not is one without scores."""
+        """The hits as a ranking that is not arranged; where their scores rise, all scores are removed."""
         return replace(self, hits=in_order(self.hits), arranged=False) if self.arranged else self
 
     def failing(self, *failures: Failure) -> Ranking:
-        """The same hits with failures more."""
+        """The ranking with failures added."""
         return replace(self, errors=(*self.errors, *failures)) if failures else self
 
 
 def is_named(path: Sequence[str]) -> bool:
-    """Whether a path through a graph, of one step, says that its end is, or defines, the reference it begins with."""
+    """Whether a graph path is one step which says that its end is, or defines, the reference at its start."""
     return len(path) == len(("reference", "relation", "chunk")) and path[1] in _IDENTITY
 
 
 def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Hits in the one total order: score falling, then id rising; those without a score last, as they came."""
+    """Hits by falling score, then rising id; hits without a score last, in the given order."""
     given = tuple(hits)
     scored = [hit for hit in given if hit.score is not None]
     rest = [hit for hit in given if hit.score is None]
@@ -278,7 +278,7 @@ def ranked(hits: Iterable[Hit]) -> tuple[Hit, ...]:
 
 
 def in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
-    """Hits in the order given: with their scores where the first have one and these fall, else without any.
+    """Hits in the given order, with their scores where scored hits come first and never rise, else without.
 
     Raises InvalidScoreError for a score that is NaN or infinite.
     """
@@ -292,7 +292,7 @@ def in_order(hits: Iterable[Hit]) -> tuple[Hit, ...]:
 
 
 def check_scores(scores: Iterable[tuple[str, float | None]]) -> None:
-    """Raises InvalidScoreError, naming the chunk, where a score is NaN or infinite."""
+    """Raise InvalidScoreError, naming the chunk, where a score is NaN or infinite."""
     for chunk_id, score in scores:
         if score is not None and not math.isfinite(score):
             raise InvalidScoreError(f"the score of chunk {chunk_id!r} is {score}; scores are finite numbers")
@@ -310,10 +310,10 @@ def _check_order(hits: Sequence[Hit]) -> None:
 
 @dataclass(frozen=True)
 class Citation:
-    """One block of a context: where it comes from. `index` counts from 1.
+    """The source of one block of a context. `index` counts from 1.
 
     `start` and `end` are character offsets within the page or section. `score` is the hit's: higher is better, None
-    where it was not scored.
+    where the hit was not scored.
     """
 
     index: int
@@ -330,22 +330,22 @@ class Citation:
 
 @dataclass(frozen=True)
 class Context:
-    """What a model reads: the blocks' text, a citation per block in the same order, and the text's tokens."""
+    """What a model reads: the text of all blocks, a citation per block in the same order, and the token count."""
 
     text: str = ""
     citations: tuple[Citation, ...] = ()
     tokens: int = 0
     over_budget: tuple[str, ...] = ()
-    """Ids of hits left out, or shortened, because the budget was spent."""
+    """Ids of the hits that were left out or shortened because the budget was spent."""
 
     def __str__(self) -> str:
-        """The text, so that a context goes into a prompt as it is."""
+        """The text, so that a context can be formatted into a prompt."""
         return self.text
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a pipeline returns: the hits, best first, and how they came about.
+    """The result of a pipeline: the hits, best first, and how they were found.
 
     `timings` are seconds by channel and stage, `channels_used` the channels that answered. `confidence` is "none" where
     nothing relevant was found. `errors` are failures and notes; `degraded` says that a channel or stage was skipped.
@@ -362,10 +362,10 @@ class Result:
     kg_direct_answer: Mapping[str, Any] | None = None
     flare_retrievals: int = 0
     answer: str | None = None
-    """What a model wrote meanwhile, where one did: see `Pipeline`, `flare`."""
+    """The answer that a model wrote during the search, if any: see `Pipeline`, `flare`."""
     trace: tuple[Any, ...] = ()
     as_html: Callable[[Result], str] | None = field(default=None, compare=False, repr=False)
-    """What draws it for a notebook; the pipeline's own, see `display.result_html`."""
+    """Renders the result for a notebook; set by the pipeline, see `display.result_html`."""
 
     def _repr_html_(self) -> str | None:
         return None if self.as_html is None else self.as_html(self)
@@ -389,7 +389,7 @@ class Result:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The failures that may have cost hits or their order, as text."""
+        """The failures that may have cost hits or changed their order, as text."""
         return self.ranking.skipped
 
     @property

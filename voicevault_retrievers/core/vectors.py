@@ -1,4 +1,4 @@
-"""Vectors of chunks and queries, as embedders give them, checked."""
+"""Checks of the vectors that embedders give for chunks and queries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-3
 
 
 def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-    """The vectors of chunks, of shape (len(chunks), embedder.dimension) and length 1.
+    """The vectors of chunks, of shape (len(chunks), embedder.dimension), each of length 1.
 
     Raises EmbeddingError, naming the chunk, where the vector of its text is all zeros or not finite.
     """
@@ -27,7 +27,7 @@ def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]
 
 
 def rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.float32]:
-    """What an embedder gave, as `unit_rows`; EmbeddingError where a row is all zeros or not finite."""
+    """An embedder's output as checked by `unit_rows`; EmbeddingError where a row is all zeros or not finite."""
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape == (count, embedder.dimension) and not len(_wrong(rows)):
         return rows
@@ -41,9 +41,9 @@ def rows_of(embedder: Embedder, vectors: ArrayLike, count: int) -> NDArray[np.fl
 def unit_rows(
     vectors: ArrayLike, count: int, dimension: int, chunks: Sequence[Chunk] | None = None
 ) -> NDArray[np.float32]:
-    """Vectors as float32 rows; ConfigError where they are not one per text, finite, and of length 1.
+    """Vectors as float32 rows. Raises ConfigError unless there is one finite row of length 1 per text.
 
-    It names the chunk, where the `chunks` are given.
+    The error names the chunk where `chunks` are given.
     """
     rows = np.asarray(vectors, dtype=np.float32)
     if rows.shape != (count, dimension):
@@ -57,5 +57,5 @@ def unit_rows(
 
 
 def _wrong(rows: NDArray[np.float32]) -> NDArray[np.intp]:
-    """The rows whose length is not 1."""
+    """The positions of the rows whose length is not 1."""
     return np.flatnonzero(~(np.abs(np.linalg.norm(rows, axis=1) - 1) < _TOLERANCE))

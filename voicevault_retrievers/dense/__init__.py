@@ -1,4 +1,4 @@
-"""Vector search: embedders and where their models are found, exact search with int8 codes or without, its channel."""
+"""Vector search: embedders and their model files, exact search with or without int8 codes, and the vector channel."""
 
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.embedders import (

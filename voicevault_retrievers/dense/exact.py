@@ -1,4 +1,4 @@
-"""Exact search over vectors in memory or memory-mapped: one pass over the rows for all queries that wait for it."""
+"""Exact search over vectors in memory or memory-mapped: waiting queries share one pass over the rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from voicevault_retrievers.dense.int8 import Codes
 from voicevault_retrievers.errors import ConfigError
 
 MOST = 16
-"""Queries that share a pass: each needs room for a number a row."""
+"""The most queries that share a pass: each needs one number per row."""
 
 
 @dataclass(eq=False)
@@ -37,8 +37,8 @@ class _Asked:
 class Passes:
     """Inner products of vectors with all rows, in float32.
 
-    Whoever comes first reads the matrix at once; those who come meanwhile wait, and one of them reads it for all.
-    In what order a product is summed depends on who else asks, so it may differ in its last bits.
+    The first thread reads the matrix at once; threads that come meanwhile wait, and one of them reads it for all.
+    Sharing changes the order of summation, so the last bits of a product may differ.
     """
 
     def __init__(self, matrix: NDArray[np.float32]) -> None:
@@ -51,7 +51,7 @@ class Passes:
         return Passes, (self._matrix,)
 
     def products_each(self, vectors: Sequence[Vector]) -> Sequence[NDArray[np.float32]]:
-        """The inner products of each of several vectors: in one pass, where there are at most `MOST`."""
+        """The inner products of each of several vectors, with one pass per `MOST` vectors."""
         if len(vectors) == 1:
             return [self.products(vectors[0])]
         groups = [vectors[at : at + MOST] for at in range(0, len(vectors), MOST)]
@@ -64,7 +64,7 @@ class Passes:
             self._waiting.append(mine)
             while self._reading and mine.products is None:
                 if not self._changed.wait(PATIENCE):
-                    break  # whoever reads may be lost: after a fork it is
+                    break  # the reading thread may be lost, for example after a fork
             if mine.products is not None:
                 return mine.products
             if mine in self._waiting:
@@ -91,14 +91,14 @@ class Passes:
 X = TypeVar("X", bound="ExactVectors")
 
 FEW = 0.3
-"""The share of rows up to which some are gathered; of more, the products of all take less time."""
+"""Up to this share of the rows, selected rows are gathered; beyond it, products with all rows are faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class VectorPart:
     """Rows and their vectors, of shape (rows, dimension) and length 1: row i is the same chunk in both.
 
-    `codes` are those of the vectors (`quantise`): where they are given, a search reads them, and few of the vectors.
+    `codes` are those of the vectors (`quantise`); where given, a search reads them, and few of the vectors.
     """
 
     rows: Rows
@@ -112,7 +112,7 @@ class VectorPart:
             raise ConfigError(f"codes of shape {self.codes.codes.shape} and vectors of {self.matrix.shape} do not join")
 
     def nearest_each(self, vectors: Sequence[Vector], k: int, selection: Selection | None) -> list[Listing[Found]]:
-        """Of each vector at most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
+        """For each vector at most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
         ordinals = None if selection is None else selection.ordinals
         return [
             self._best(vector, candidates, k)
@@ -149,12 +149,12 @@ class VectorPart:
 class ExactVectors:
     """Compares a query with every vector.
 
-    Bounds of all cosines, from float32 or int8, pick the candidates; their cosines are then summed in float64 row by
-    row, so neither codes, nor the order of the corpus, nor how it is cut into parts change a bit.
+    Bounds of all cosines, from float32 or int8, select candidates, whose cosines are then summed in float64 row by row.
+    So neither codes, nor the order of the corpus, nor its division into parts change a bit.
     """
 
     local = True
-    """Its scores wait for nothing remote."""
+    """The index waits for nothing remote."""
 
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         self.parts = tuple(parts)
@@ -165,7 +165,7 @@ class ExactVectors:
 
     @classmethod
     def build(cls: type[X], chunks: Iterable[Chunk], embedder: Embedder) -> X:
-        """The vectors of chunks held in memory; parents have none."""
+        """An index of chunks held in memory, without parents; embeds them now."""
         rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         return cls([VectorPart(rows, embedded(embedder, rows.chunks))], embedder.dimension)
 
@@ -175,7 +175,7 @@ class ExactVectors:
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> Listing[Found]:
-        """At most k chunks of those that pass, by falling cosine, ties by ascending id.
+        """At most k chunks that pass both filters, by falling cosine, ties by ascending id.
 
         Raises ConfigError for a vector of another dimension.
         """
@@ -184,7 +184,7 @@ class ExactVectors:
     def nearest_each(
         self, vectors: Sequence[Vector], k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Listing[Found]]:
-        """`nearest` of each vector; the vectors of the index are read once for all."""
+        """`nearest` for each vector; the index is read once for all."""
         for vector in vectors:
             if len(vector) != self.dimension:
                 raise ConfigError(f"a vector of dimension {len(vector)} is looked for in an index of {self.dimension}")
@@ -195,7 +195,7 @@ class ExactVectors:
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
-        """The cosines of those of the given chunks that are here and pass."""
+        """The cosines of those given chunks that the index holds and that pass both filters."""
         parts, found = self.parts, dict[str, float]()
         for part, places in zip(parts, located([one.rows for one in parts], ids, both(require, where)), strict=True):
             cosines = rescoring.cosines(part.matrix, np.array(list(places.values()), dtype=np.intp), vector)
@@ -203,14 +203,14 @@ class ExactVectors:
         return found
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
-        """The vectors of those of the given chunks that are here."""
+        """The vectors of those given chunks that the index holds."""
         parts, found = self.parts, dict[str, Vector]()
         for part, places in zip(parts, located([one.rows for one in parts], ids), strict=True):
             found |= dict(zip(places, part.matrix[list(places.values())], strict=True))
         return found
 
     def sample(self, size: int) -> NDArray[np.float32]:
-        """The vectors (at most `size`, dimension) of chunks that are evenly spaced by id."""
+        """The vectors (at most `size`, dimension) of chunks evenly spaced by id."""
         parts = self.parts
         drawn = zip(parts, spaced([part.rows for part in parts], size), strict=True)
         none = np.empty((0, self.dimension), np.float32)
@@ -218,16 +218,16 @@ class ExactVectors:
 
 
 class MemoryVectors(ExactVectors):
-    """Exact search over vectors in memory that are added and deleted; a search sees all of a change or nothing."""
+    """Exact search over vectors in memory that can be added and deleted; a search sees all of a change or nothing."""
 
     def __init__(self, parts: Iterable[VectorPart], dimension: int) -> None:
         super().__init__(parts, dimension)
         self._writing = Mutex()
 
     def adding(self, chunks: Sequence[Chunk], embedder: Embedder) -> Callable[[], None]:
-        """Embed chunks; what is returned adds them, and those whose id is here already take the other's place.
+        """Embed chunks, and return a function that adds them. A chunk replaces an earlier chunk of the same id.
 
-        Parents are not embedded, and not added.
+        Parents are neither embedded nor added.
         """
         given = {chunk.id: chunk for chunk in chunks}
         new = [chunk for chunk in given.values() if not chunk.is_parent]
@@ -235,7 +235,7 @@ class MemoryVectors(ExactVectors):
         return partial(self._replace, list(given), new, rows)
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete chunks; ids that are not here are passed over."""
+        """Delete chunks; ids that are not in the index are ignored."""
         self._replace(ids, [], np.empty((0, self.dimension), np.float32))
 
     def _replace(self, ids: Iterable[str], new: Sequence[Chunk], rows: NDArray[np.float32]) -> None:
@@ -252,7 +252,7 @@ class MemoryVectors(ExactVectors):
 
 
 def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64]) -> Listing[Found]:
-    """Rows by falling cosine."""
+    """A listing of rows; the cosines fall."""
     places = ordinals.tolist()
     ids = [rows.ids[at] for at in places]
     return Listing(ids, cosines, lambda at: Found(rows.chunks[places[at]], float(cosines[at])))

@@ -1,8 +1,8 @@
-"""A Matryoshka funnel: the first dimensions find candidates, all dimensions put them in order.
+"""A Matryoshka funnel: the first dimensions find candidates, and all dimensions order them.
 
-Kusupati et al. (2022), NeurIPS, "Matryoshka representation learning", section 4.3.1 (adaptive retrieval): a model that
-is trained for it says nearly as much in its first dimensions. One that is not loses hits, so the funnel measures on
-the index's own vectors what a prefix keeps.
+Kusupati et al. (2022), NeurIPS, "Matryoshka representation learning", section 4.3.1 (adaptive retrieval): the first
+dimensions of a model trained for it carry nearly as much information as all. For other models hits are lost, so the
+funnel measures the recall of a prefix on the index's own vectors.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ OnLoss: TypeAlias = Literal["raise", "full", "accept"]
 
 
 class MatryoshkaFunnel:
-    """Exact vectors, searched by their first `prefix` dimensions, brought to length 1, for `candidates` rows.
+    """Exact vectors, searched by their first `prefix` dimensions (scaled to length 1) for `candidates` rows.
 
-    These are compared again in all dimensions: their scores are those of `ExactVectors`, to the bit, and so are the
-    hits, where no candidate is missed. Filters are applied before; where no more rows pass than there are to be
-    candidates, the search is exact. At most `candidates` are found.
+    The candidates are compared again in all dimensions: their scores equal those of `ExactVectors`, to the bit, and so
+    do the hits, where no candidate is missed. Filters apply first; where at most `candidates` rows pass, the search is
+    exact. At most `candidates` are found.
 
-    What the prefix keeps of the best `KEPT` is measured when it is first searched, or by `check`. Where that is less
-    than `least`, `on_loss` "raise" raises ConfigError; with "full" all rows are compared in all dimensions, with
-    "accept" the search goes on with what is lost, and `warning` says which. The prefixes are kept in memory, 4 bytes a
-    number.
+    The recall of the prefix over the best `KEPT` is measured at the first search, or by `check`. Where it is below
+    `least`, `on_loss` "raise" raises ConfigError, "full" compares all rows in all dimensions, and "accept" searches
+    despite the loss; `warning` then reports it. The prefixes are kept in memory, 4 bytes a number.
     """
 
     def __init__(
@@ -85,7 +84,9 @@ class MatryoshkaFunnel:
         return len(self.index)
 
     def check(self) -> PrefixRecall:
-        """What the prefix keeps of the best `KEPT`; measured once. ConfigError where that is too little."""
+        """The recall of the prefix over the best `KEPT`, measured once. ConfigError if too low with
+        `on_loss` "raise".
+        """
         found = self._known()
         if self.on_loss == "raise" and not found.passed:
             raise ConfigError(
@@ -96,7 +97,7 @@ class MatryoshkaFunnel:
 
     @property
     def warning(self) -> Failure | None:
-        """That the prefix keeps too little; None where it keeps enough."""
+        """A note that the recall of the prefix is too low; None where it is high enough."""
         found = self.check()
         then = ": all dimensions were compared" if self.on_loss == "full" else ""
         return None if found.passed else Failure("dense", "PrefixRecall", found.said + then, degrades=False)
@@ -110,9 +111,9 @@ class MatryoshkaFunnel:
         require: Filter | None = None,
         short: Vector | None = None,
     ) -> Listing[Found]:
-        """At most k chunks of those that pass, by falling cosine, ties by ascending id.
+        """At most k chunks that pass both filters, by falling cosine, ties by ascending id.
 
-        `short` is a prefix of its own for the query; otherwise it is cut from the vector.
+        `short` is the query's own prefix vector; the default is cut from the vector.
         """
         full = not self.check().passed and self.on_loss == "full"
         passing = both(require, where)
@@ -128,15 +129,15 @@ class MatryoshkaFunnel:
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
-        """As `ExactVectors.similarities`: in all dimensions."""
+        """Like `ExactVectors.similarities`, in all dimensions."""
         return self.index.similarities(vector, ids, where=where, require=require)
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
-        """As `ExactVectors.vectors`."""
+        """Like `ExactVectors.vectors`."""
         return self.index.vectors(ids)
 
     def _known(self) -> PrefixRecall:
-        """Measured anew where the largest part is another, or there are twice as many rows."""
+        """The recall, measured again where the largest part changed or the number of rows doubled."""
         if self._measured is None:
             largest = max(self.index.parts, key=lambda part: len(part.rows), default=None)
             key = (len(self).bit_length(), self.prefix, self.candidates, self.least)
@@ -155,7 +156,8 @@ class FunnelChannel(VectorChannel):
     """A vector channel over a funnel.
 
     A query may bring its prefix beside its vector, under `prefix_key(embedder, prefix)`, or as a bare vector of that
-    length; all dimensions are then of its own vector, or embedded. A note says where a prefix keeps too little.
+    length; all dimensions then come from its own vector, or are embedded. A note says where the recall of a prefix is
+    too low.
     """
 
     index: MatryoshkaFunnel
@@ -179,7 +181,7 @@ class FunnelChannel(VectorChannel):
         return () if warning is None else (warning.within(self.name),)
 
     def _brought(self, query: Query) -> Vector | None:
-        """The prefix that a query brings, if any."""
+        """The prefix that a query brings, or None."""
         named = query.vectors.get(prefix_key(self.embedder, self.index.prefix))
         bare = query.vectors.get(ANY_EMBEDDER)
         if named is None and bare is not None and len(bare) == self.index.prefix != self.embedder.dimension:
@@ -196,7 +198,7 @@ def prefix_key(embedder: Embedder, prefix: int) -> str:
 
 
 class _Near(NamedTuple):
-    """Rows of a part, and the cosines of their prefixes: its best, ties by ascending ordinal."""
+    """The rows of a part with the best prefixes, and their cosines; ties by ascending ordinal."""
 
     part: VectorPart
     ordinals: NDArray[np.intp]
@@ -212,7 +214,7 @@ class _Near(NamedTuple):
 
 
 def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:
-    """For each part those of its rows that are among the first of all, ties by ascending id."""
+    """For each part, its rows among the best over all parts, ties by ascending id."""
     cosines = np.concatenate([np.empty(0), *(one.cosines for one in near)])
     if len(cosines) <= count:
         return [one.ordinals for one in near]
@@ -231,7 +233,7 @@ def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:
 
 
 def _exactly(part: VectorPart, ordinals: NDArray[np.intp], vector: Vector, k: int) -> Listing[Found]:
-    """The k best of some rows of a part, in all dimensions."""
+    """The k best of some rows of a part, compared in all dimensions."""
     rows = np.sort(ordinals)
     cosines = rescoring.cosines(part.matrix, rows, vector)
     top = best(cosines, np.arange(len(rows)), k)

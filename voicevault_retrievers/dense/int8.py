@@ -1,12 +1,12 @@
 """Scalar quantisation: rows as int8, which a search reads in place of float32, a quarter of the bytes.
 
-A row x is nearly m + s c, for the mean m of all rows, a scale s of its own, and whole numbers c from -127 to 127; the
-length r of what is left is kept. By Cauchy and Schwarz the inner product <x, q> is at most <m, q> + s <c, q> + r |q|.
-Only rows for which that reaches the k-th cosine found are looked at in float32, so a search by codes finds what one
-without them finds, to the bit. What codes cost a model is how many rows that is: `gate` measures it.
+A row x is approximately m + s c, with the mean m of all rows, the row's scale s, and whole numbers c from -127 to 127;
+the length r of the residual is stored. By Cauchy and Schwarz the inner product <x, q> is at most <m, q> + s <c, q> + r
+|q|. Only rows whose bound reaches the k-th cosine found are compared in float32, so a search by codes finds what a
+search without them finds, to the bit. The cost of codes for a model is the number of such rows: `gate` measures it.
 
-Some models have a few dimensions that are large in every row, and would take most of each scale: less the mean, codes
-of bge-small lose a quarter of what they would.
+Some models have a few dimensions that are large in every row, and would use up most of each scale: with the mean
+subtracted, codes of bge-small lose a quarter of what they otherwise would.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from voicevault_retrievers.errors import ConfigError
 TOP = 127
 """The largest code."""
 COMPILED_FROM = 1 << 22
-"""Codes from which numba scans them, where it is installed: importing it takes half a second."""
+"""The number of codes from which numba, where installed, scans them: importing it takes half a second."""
 ROUNDING = 1e-6
-"""More, relative to what goes into a bound, than its last roundings lose."""
+"""More than the final rounding errors of a bound, relative to its summands."""
 PAYS_FROM = 1 << 22
-"""Numbers of a segment from which numpy too is no slower by int8; fewer float32 numbers stay in the caches."""
+"""The size of a segment, in numbers, from which numpy is no slower with int8; smaller segments fit the caches."""
 LIMIT = 0.05
-"""The mean share of rows to look at for the best 100 up to which codes are kept."""
+"""Codes are kept up to this mean share of rows compared for the best 100."""
 QUERIES = 32
 
 _ALL: Ordinals = np.empty(0, dtype=np.uint32)
@@ -44,9 +44,9 @@ _ALL: Ordinals = np.empty(0, dtype=np.uint32)
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """Rows of shape (rows, dimension) as int8, of each its scale and the length of its residual, no less than it is.
+    """Rows of shape (rows, dimension) as int8, with each row's scale and an upper bound of its residual's length.
 
-    `centre`, of shape (dimension,), is what was taken from every row.
+    `centre`, of shape (dimension,), was subtracted from every row.
     """
 
     codes: NDArray[np.int8]
@@ -62,15 +62,15 @@ class Codes:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> Codes:
-        """The codes that `arrays` gave; others in the mapping are passed over."""
+        """Codes from the mapping that `arrays` returned; other entries are ignored."""
         return cls(arrays["codes"], arrays["scales"], arrays["residuals"], arrays["centre"])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What to keep, by name."""
+        """The arrays to store, by name."""
         return {"codes": self.codes, "scales": self.scales, "residuals": self.residuals, "centre": self.centre}
 
     def bounds(self, vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
-        """No less than the inner products of a vector with the rows, or some of them."""
+        """Upper bounds of the inner products of a vector with all rows, or with some."""
         large = self.codes.size >= COMPILED_FROM and installed()
         key = "int8", kind((self.codes, self.scales, self.residuals))
         if large and BESIDE.ready(key, [partial(self._compiled, vector, ordinals)], FEW):
@@ -78,7 +78,7 @@ class Codes:
         return self._vectorised(vector, ordinals)
 
     def warm(self) -> None:
-        """Make the machine code that these codes are scanned by, and keep it. MissingExtraError without numba."""
+        """Compile the machine code that scans these codes, and cache it. MissingExtraError without numba."""
         self._compiled(np.zeros(self.codes.shape[1], np.float32), None)
 
     def _vectorised(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
@@ -101,19 +101,19 @@ class Codes:
         return found
 
     def _base(self, vector: Vector) -> float:
-        """No less than what the centre adds to every product."""
+        """An upper bound of the centre's contribution to every product."""
         rounding = ROUNDING * rescoring.length(self.centre) * rescoring.length(vector)
         return float(self.centre.astype(np.float64) @ vector.astype(np.float64)) + rounding
 
     @property
     def _longest(self) -> float:
-        """No row of codes is longer."""
+        """An upper bound of the length of a row of codes."""
         return TOP * sqrt(self.codes.shape[1])
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Whether codes pay for a segment: which share of its rows a search has to look at in float32.
+    """Whether codes pay for a segment: the share of its rows that a search compares in float32.
 
     Mean and worst over `queries` of the segment's own rows, for the best 10 and 100; shares are in [0, 1].
     """
@@ -147,7 +147,7 @@ class Gate:
 
 
 def quantise(rows: NDArray[np.float32]) -> Codes:
-    """Codes of finite rows, of shape (rows, dimension): less their mean, each row's largest number in size is 127."""
+    """Codes of finite rows, of shape (rows, dimension): less their mean, each row's largest absolute value is 127."""
     centre = (rows.sum(axis=0, dtype=np.float64) / max(1, len(rows))).astype(np.float32)
     codes = np.empty(rows.shape, dtype=np.int8)
     scales, residuals = np.empty((2, len(rows)), dtype=np.float32)
@@ -164,7 +164,7 @@ def quantise(rows: NDArray[np.float32]) -> Codes:
 
 
 def gate(matrix: NDArray[np.float32], codes: Codes) -> Gate:
-    """Ask for the nearest of some rows, evenly spaced, and count what has to be looked at."""
+    """Search for the nearest of some evenly spaced rows, and measure how many rows are compared."""
     asked = np.unique(np.linspace(0, len(matrix) - 1, min(QUERIES, len(matrix))).astype(np.intp))
     shares = np.zeros((2, max(1, len(asked))))
     for number, vector in enumerate(matrix[asked]):
@@ -176,7 +176,7 @@ def gate(matrix: NDArray[np.float32], codes: Codes) -> Gate:
 
 
 def _levels(vector: Vector) -> tuple[NDArray[np.int16], float, float]:
-    """A vector as int16, by which step, and the length of what that loses.
+    """A vector as int16, with its step, and the length of the quantisation error.
 
     The step is so large that the inner product with any codes fits int32.
     """

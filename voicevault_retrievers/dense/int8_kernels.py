@@ -1,4 +1,4 @@
-"""The scan that numba compiles. Imported where it is called only, since importing numba takes half a second."""
+"""The scan that numba compiles. Imported only on use, since importing numba takes half a second."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def scan(
     codes: Any, scales: Any, residuals: Any, levels: Any, base: Any, step: Any, slack: Any, length: Any, ordinals: Any,
     bounds: Any,
 ) -> None:  # fmt: skip
-    """Write a bound for each row of `ordinals`, or for each row where those are none.
+    """Write a bound for each row of `ordinals`, or for all rows where there are none.
 
-    `levels` (int16) times `step` is nearly the query, `length` its own; `slack` is what that may lose of a row of
-    scale 1, and `base` what every row has. The sums fit int32, which is written out, for numba would widen them and so
-    halve what one instruction multiplies.
+    `levels` (int16) times `step` approximates the query, whose length is `length`; `slack` bounds the error for a row
+    of scale 1, and `base` is common to all rows. The sums fit int32. The casts are explicit, because numba would widen
+    the sums and halve the multiplications per instruction.
     """
     for i in range(len(bounds)):
         at = i if len(ordinals) == 0 else np.int64(ordinals[i])

@@ -1,4 +1,4 @@
-"""The first dimensions of vectors, and what they keep of the nearest."""
+"""Prefixes of vectors, and their recall of the nearest neighbours."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 PREFIX, CANDIDATES, KEPT = 64, 1000, 100
 LEAST = 0.95
-"""The mean recall from which a prefix is good enough."""
+"""The mean recall from which a prefix passes."""
 QUERIES = 64
-"""Rows of the index that are asked for, each without itself."""
+"""The number of the index's rows that serve as queries, each held out."""
 _AT_ONCE, _PRODUCTS = 1 << 22, 1 << 24
 
 
 @dataclass(frozen=True)
 class PrefixRecall:
-    """Which share of the true `k` nearest a funnel keeps among its candidates; shares are in [0, 1].
+    """The share of the true `k` nearest that a funnel keeps among its candidates; shares are in [0, 1].
 
-    Mean and worst over `queries`, which are rows of the index held out one at a time, or given.
+    Mean and worst over `queries`, which are given, or rows of the index held out one at a time.
     """
 
     rows: int
@@ -45,12 +45,12 @@ class PrefixRecall:
 
     @property
     def passed(self) -> bool:
-        """Whether the prefix is good enough."""
+        """Whether the recall is high enough."""
         return self.mean >= self.least
 
     @property
     def said(self) -> str:
-        """What may be said to anybody who searches: not how many rows there are."""
+        """The recall as a text for anyone who searches, without the number of rows."""
         return (
             f"the first {self.prefix} of {self.dimension} dimensions keep {self.mean:.1%} of the best {self.k} among "
             f"{self.candidates:,} candidates, which is {'' if self.passed else 'not '}good enough ({self.least:.0%})"
@@ -69,13 +69,13 @@ def prefix_recall(
     queries: NDArray[np.float32] | None = None,
     least: float = LEAST,
 ) -> PrefixRecall:
-    """Which share of the true k nearest a funnel keeps.
+    """Measure the share of the true k nearest that a funnel keeps.
 
-    `queries`, of shape (queries, dimension), are real ones; without them rows of the index are asked for (evenly
-    spaced by id), each held out. Rows of the index are more like each other than a question is like
-    them, so real questions tell more. The more rows there are, the less do as many candidates keep. Sums are float32,
-    so a share may be off where rows are nearly equal. Raises ConfigError for a prefix that is not below the dimension,
-    and queries of another one.
+    `queries`, of shape (queries, dimension), are real queries; the default is rows of the index (evenly spaced by id),
+    each held out. Rows of the index resemble each other more than questions resemble them, so real queries tell more.
+    With the same number of candidates, the recall falls as the index grows. Sums are float32, so a share may be off
+    where rows are nearly equal. Raises ConfigError for a prefix that is not below the dimension, and queries of another
+    dimension.
     """
     prefix, candidates, k = checked_prefix(prefix, index), whole("candidates", candidates), whole("k", k)
     held_out = queries is None
@@ -93,7 +93,7 @@ def prefix_recall(
 
 
 def cut_vector(vector: Vector, prefix: int) -> Vector:
-    """The first dimensions of a vector, brought to length 1; zeros where they are zeros."""
+    """The first dimensions of a vector, scaled to length 1; zeros stay zeros."""
     return unit(vector[:prefix], prefix)
 
 
@@ -108,7 +108,7 @@ def _products(index: ExactVectors, asked: NDArray[np.float32], prefix: int | Non
 
 
 def _kept(full: NDArray[np.float32], short: NDArray[np.float32], k: int, candidates: int, *, held_out: bool) -> float:
-    """The share of a query's k nearest that are among the candidates; a row that is asked for does not find itself."""
+    """The share of a query's k nearest that are among the candidates. A held-out row is not its own neighbour."""
     if held_out:
         others = np.ones(len(full), dtype=np.bool_)
         others[int(np.argmax(full))] = False
@@ -125,14 +125,14 @@ def _highest(values: NDArray[np.float32], count: int) -> NDArray[np.intp]:
 
 
 class MatrixCache:
-    """What was made of a matrix, kept for as long as that lives: a channel is made anew after each commit."""
+    """Values derived from a matrix, kept while the matrix lives: a channel is made anew after each commit."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[Hashable, Any]] = {}
         self._mutex = Mutex()
 
     def get(self, matrix: NDArray[np.float32], key: Hashable, make: Callable[[], T]) -> T:
-        """What was made of a matrix under a key; made now where nothing was."""
+        """The value derived from a matrix under a key; made now where it is missing."""
         with self._mutex:
             if id(matrix) not in self._kept:
                 self._kept[id(matrix)] = {}
@@ -144,12 +144,12 @@ class MatrixCache:
             return made
 
     def kept(self, matrix_id: int) -> dict[Hashable, Any]:
-        """What is kept of the matrix of this id."""
+        """The values kept for the matrix of this id."""
         return self._kept.get(matrix_id, {})
 
 
 def short_rows(part: VectorPart, prefix: int) -> NDArray[np.float32]:
-    """The first dimensions of each row, brought to length 1; zeros where they are zeros."""
+    """The first dimensions of each row, scaled to length 1; zeros stay zeros."""
     return made.get(part.matrix, prefix, lambda: _cut_rows(part.matrix, prefix))
 
 
@@ -164,7 +164,7 @@ def _cut_rows(matrix: NDArray[np.float32], prefix: int) -> NDArray[np.float32]:
 
 
 def unit(vector: Vector, prefix: int) -> Vector:
-    """A prefix of length 1; ConfigError where it has another dimension."""
+    """A prefix scaled to length 1; ConfigError where it has another dimension."""
     if vector.shape != (prefix,):
         raise ConfigError(f"the query's prefix has shape {vector.shape}, the funnel's is ({prefix},)")
     wide = vector.astype(np.float64)
@@ -173,7 +173,7 @@ def unit(vector: Vector, prefix: int) -> Vector:
 
 
 def checked_prefix(prefix: int, index: ExactVectors) -> int:
-    """The prefix; ConfigError where it is not a whole number below the dimension."""
+    """Return the prefix; ConfigError where it is not a whole number below the dimension."""
     if whole("prefix", prefix) >= index.dimension:
         raise ConfigError(f"prefix is less than the {index.dimension} dimensions of the vectors, not {prefix}")
     return prefix

@@ -1,4 +1,4 @@
-"""Probes: the vectors that a model gives a few fixed texts, by which it is known where its name does not say enough."""
+"""Probes: a model's vectors of a few fixed texts, which identify the model where its name does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ prefix before the text, .963 or less.
 
 
 def encoded(rows: ArrayLike) -> str:
-    """The vectors of `TEXTS`, of shape (len(TEXTS), dimension), as int8 in base64: cosines change by less than .0005.
+    """The vectors of `TEXTS`, of shape (len(TEXTS), dimension), as int8 in base64; cosines change by less than .0005.
 
     A row that is all zeros or not finite becomes zeros.
     """
@@ -36,7 +36,7 @@ def encoded(rows: ArrayLike) -> str:
 
 
 def are_one_model(probe: str, other: str) -> bool:
-    """Whether two encoded probes are of one model: each text's vectors have a cosine of `LEAST`, or both are zeros."""
+    """Whether two probes are of one model: for each text the cosine is at least `LEAST`, or both vectors are zeros."""
     rows, others = _decoded(probe), _decoded(other)
     if rows.shape != others.shape:
         return False

@@ -1,4 +1,4 @@
-"""The k nearest rows, exactly: bounds of their inner products pick candidates, which are summed again in float64."""
+"""The exact k nearest rows: bounds of their inner products select candidates, which are summed again in float64."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Bounds: TypeAlias = NDArray[np.float32]
 Cosines: TypeAlias = NDArray[np.float64]
 
 AT_ONCE = 1 << 16
-"""Numbers that are converted at once: few enough for a core's cache, and for memory that malloc keeps for itself."""
+"""The count of numbers that are converted at once: few enough for a core's cache and for malloc's retained memory."""
 LONGEST = 1.01
-"""No row is longer; rows have length 1, or 0, but for rounding."""
+"""An upper bound of a row's length; rows have length 1, or 0, but for rounding."""
 
 
 def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
-    """Inner products in float32, off by at most `rounding(vector)` times a row's length."""
+    """Inner products in float32, with errors of at most `rounding(vector)` times a row's length."""
     if ordinals is None and rows.dtype == np.float32:
         whole: Bounds = rows @ vector
         return whole
@@ -34,10 +34,10 @@ def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordin
 
 
 def rounding(vector: Vector) -> float:
-    """By how much a float32 product with a row of length 1 may be off, in whatever order it is summed.
+    """The largest error of a float32 product with a row of length 1, for any order of summation.
 
     Higham (2002), "Accuracy and Stability of Numerical Algorithms", section 3.1: d / (1 - d u) times u = 2**-24, here
-    doubled, and for eight roundings more than the d of the sum.
+    doubled, and with eight roundings in addition to the d of the sum.
     """
     return (len(vector) + 8) * 2.0**-23 * length(vector)
 
@@ -48,9 +48,9 @@ def length(vector: Vector) -> float:
 
 
 def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
-    """Rows that the k nearest are among, ascending, by the `products` found for some ordinals, or for all.
+    """Rows that include the k nearest, ascending, from the `products` of some ordinals, or of all.
 
-    The k-th highest product says how low the cosine of the k-th nearest can be, and that which product is too low.
+    The k-th highest product bounds the cosine of the k-th nearest from below, and so excludes lower products.
     """
     if k <= 0:
         return np.empty(0, dtype=np.intp)
@@ -63,10 +63,10 @@ def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None
 def candidates(
     matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
 ) -> NDArray[np.intp]:
-    """Rows that the k nearest are all among, ascending, where `upper` are bounds of all rows, or of some ordinals.
+    """Rows that include the k nearest, ascending, where `upper` are bounds of all rows, or of some ordinals.
 
-    The cosine of the worst of any k rows is no higher than that of the k-th nearest: whatever is bounded by less is
-    out. The k rows are those of the highest bounds.
+    The lowest cosine of any k rows is at most that of the k-th nearest, so rows with a lower bound are excluded. The k
+    rows with the highest bounds are used.
     """
     if k <= 0:
         return np.empty(0, dtype=np.intp)
@@ -89,7 +89,7 @@ def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vec
 
 
 def _below(number: float) -> np.float32:
-    """A float32 that is not above a number."""
+    """A float32 that is at most a number."""
     below: np.float32 = np.nextafter(np.float32(number), np.float32(-np.inf))
     return below
 

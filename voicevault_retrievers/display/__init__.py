@@ -1,4 +1,4 @@
-"""Hits and results for people: as plain data, as HTML that a notebook shows, and as pictures."""
+"""Hits and results for people: as plain data, as HTML for notebooks, and as pictures."""
 
 from voicevault_retrievers.display.data import BADGES, Lists, alists, analyzer_of, hit_data, result_data
 from voicevault_retrievers.display.html import (

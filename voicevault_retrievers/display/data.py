@@ -1,4 +1,4 @@
-"""Hits, results and the calls of a search as plain data: what a notebook and a page are made of. It goes into JSON."""
+"""Hits, results and the calls of a search as plain data that fits into JSON, for notebooks and the inspector."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from voicevault_retrievers.errors import told as told_of_error
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 
 MOST = 50
-"""Hits of a list that are kept."""
+"""The most hits of a list that are kept."""
 
 MOST_BEFORE = 200
-"""Ids that are kept of what a stage was given."""
+"""The most input ids of a stage that are kept."""
 
 
 class Lists(list[dict[str, Any]]):
     """What each call of a search found: `pipeline.search(query, observe=lists)` fills it, `alists` for `asearch`.
 
-    The calls are in the order in which they began. An entry has `name`, `kind`, `query` and `hits` (`id`, `rank`,
-    `score`), at most 50; a channel's call has one for each wording. A stage's has `before` too, the ids that it was
-    given, in the order of the last list, where that is known. A rewriter's has `wordings`, and one that failed an
-    `error`. A stage that gives scores instead of a list, as a cross-encoder does, has one entry; its hits are those
-    that came to the next stage, or where there is none, to the result (`result_data` adds them).
+    The calls are in the order of their start. An entry has `name`, `kind`, `query` and at most 50 `hits` (`id`, `rank`,
+    `score`); a channel's call has one entry for each wording. A stage's entry also has `before`, the ids of its input,
+    in the order of the last list, where known. A rewriter's entry has `wordings`, and that of a failed call an `error`.
+    A stage that returns scores instead of a list, such as a cross-encoder, has one entry; its hits are those that
+    reached the next stage, or, for the last stage, the result (`result_data` adds them).
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Lists(list[dict[str, Any]]):
         self._asked: defaultdict[str, set[str]] = defaultdict(set)
 
     def __call__(self, span: Span, outcome: Any) -> None:
-        """Note a call of the search and its outcome."""
+        """Record a call of the search and its result."""
         text = span.texts[0] if span.texts else ""
         if span.kind == "other":
             return
@@ -75,7 +75,7 @@ class Lists(list[dict[str, Any]]):
         self._found.append(("", ids))
 
     def _before(self, ids: Iterable[str]) -> dict[str, list[str]]:
-        """The last list that has all of these, unless several wordings made it, whose common order is not known."""
+        """The last list that has all these ids, unless it merged several wordings, whose common order is unknown."""
         left = set(ids)
         for name, known in reversed(self._found):
             if len(self._asked[name]) < 2 and left <= set(known):
@@ -90,7 +90,7 @@ class Lists(list[dict[str, Any]]):
 
 
 def alists(lists: Lists) -> AsyncObserver:
-    """What `asearch` takes to fill lists: `await pipeline.asearch(query, observe=alists(lists))`."""
+    """The observer for `asearch` that fills lists: `await pipeline.asearch(query, observe=alists(lists))`."""
 
     async def observe(span: Span, outcome: Any) -> None:
         lists(span, outcome)
@@ -99,7 +99,7 @@ def alists(lists: Lists) -> AsyncObserver:
 
 
 def scored(entry: Mapping[str, Any], hits: Iterable[Hit]) -> dict[str, Any]:
-    """An entry; that of a stage which gave scores alone with hits, as its votes have them."""
+    """The entry; for a stage that returned only scores, with hits from their votes."""
     if entry["kind"] != "stage" or entry["hits"] or "error" in entry:
         return dict(entry)
     votes = [(vote.rank, hit.id, vote.score) for hit in hits if (vote := hit.vote(entry["name"])) and vote.rank]
@@ -121,13 +121,13 @@ BADGES: Mapping[str, str] = MappingProxyType(
         "other": "Other",
     }
 )
-"""How a hit was found, and what to call that: by several channels, by one of a kind, or by none that is known."""
+"""The badges of hits, with their labels: found by several channels, by channels of one kind, or by unknown means."""
 
 MOST_MARKED = 50_000
-"""Characters of a chunk in which words are marked."""
+"""The most characters of a chunk in which words are marked."""
 
 _DEEPEST = 16
-"""What is nested deeper is shown as text."""
+"""Values nested deeper are shown as text."""
 
 
 def analyzer_of(channel: Channel) -> AnyAnalyzer | None:
@@ -138,11 +138,12 @@ def analyzer_of(channel: Channel) -> AnyAnalyzer | None:
 def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> dict[str, Any]:
     """A hit as plain data.
 
-    `rank`, `id`, `kb`, `text` (the chunk's own), `context` (what a model reads, where that is another text),
-    `metadata`, `source` (`file`, `page`, `section`) and the `header` of these, `score`; `badge`, a key of `BADGES`;
-    `parts`, the channels' votes (see `_part`), and `fused`, the sum of their contributions; `stages`, the votes of
-    those that came later; `pieces`, the text as of `marked` for all words that matched.
-    `analyzer` is that of the keyword channel, `Analyzer()` unless given.
+    `rank`, `id`, `kb`, `text` (the chunk's own), `context` (what a model reads, where different), `metadata`, `source`
+    (`file`, `page`, `section`) and their `header`, `score`; `badge`, a key of `BADGES`; `parts`, the channels' votes
+    (see `_part`), and `fused`, the sum of their contributions; `stages`, the votes of later stages; `pieces`, the text
+    as of `marked` for all matched words.
+
+    `analyzer` is that of the keyword channel, by default `Analyzer()`.
     """
     votes, fused, chunk = hit.votes, hit.fused, hit.chunk
     parts = [vote for vote in votes if (fused is None and vote.kind is not None) or vote.contribution is not None]
@@ -171,9 +172,9 @@ def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> di
 def result_data(
     result: Result, *, lists: Iterable[Mapping[str, Any]] = (), analyzer: AnyAnalyzer | None = None
 ) -> dict[str, Any]:
-    """A result as plain data: its `account`, the `context` (`text`, `tokens`, `over_budget`), and the given `lists`.
+    """A result as plain data: as `account`, with its context and the given `lists`.
 
-    For these see `Lists`.
+    The `context` has `text`, `tokens` and `over_budget`. See `Lists` for `lists`.
     """
     context = result.context
     read = {"text": context.text, "tokens": context.tokens, "over_budget": context.over_budget}
@@ -185,12 +186,12 @@ def result_data(
 
 
 def account(result: Result, analyzer: AnyAnalyzer | None = None) -> dict[str, Any]:
-    """What was found and how, as plain data, without a context, which is made when it is asked for.
+    """A result as plain data without the context, which is built only on request.
 
-    `query` (its text), `wordings` (each `text` that channels were asked for, its `weight`, the `channels`), `route`,
-    `hits` (see `hit_data`), `counts` of the hits by badge; `timings` of all calls in the order in which they began
-    (`name`, `kind`, `start_ms`, `ms`, `error`, `texts`) and `total_ms`, when the last one ended; `channels_used`,
-    `confidence`, `degraded`, `errors` (`stage`, `kind`, `message`, `degrades`).
+    `query` (its text), `wordings` (each `text` searched for, its `weight`, the `channels`), `route`, `hits` (see
+    `hit_data`), `counts` of the hits by badge; `timings` of all calls by start (`name`, `kind`, `start_ms`, `ms`,
+    `error`, `texts`) and `total_ms`, the end of the last one; `channels_used`, `confidence`, `degraded`, `errors`
+    (`stage`, `kind`, `message`, `degrades`).
     """
     hits = [hit_data(hit, rank, analyzer) for rank, hit in enumerate(result.hits, 1)]
     counted = Counter(hit["badge"] for hit in hits)
@@ -217,7 +218,7 @@ def _parts(votes: Sequence[Vote]) -> list[dict[str, Any]]:
 
 
 def _part(vote: Vote, gained: float) -> dict[str, Any]:
-    """A channel's vote, `found` where the hit is in its list; `share` is that of the contributions above 0."""
+    """A channel's vote; `found` says whether the hit is in its list, `share` is its share of positive contributions."""
     added = finite(vote.contribution)
     return {
         "stage": vote.stage,
@@ -274,7 +275,7 @@ def _timing(span: Span) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """A value as JSON has it, NaN as None; as text, where JSON has none. Half a character (a surrogate) becomes `?`."""
+    """A JSON value: NaN becomes None, other types become text, and lone surrogates become `?`."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Real):

@@ -1,7 +1,7 @@
-"""Hits and results as HTML that a notebook shows: badges, bars, marked words. It has no script, no link, no image.
+"""Hits and results as HTML for notebooks: badges, bars, marked words; without scripts, links or images.
 
-All that comes from documents, queries and names is escaped, and is read neither as markup nor as mathematics. Styles
-stand in the tags, with colours that are legible on light and dark pages alike.
+All text from documents, queries and names is escaped, and is not interpreted as markup or mathematics. Styles are
+inline, with colours that are legible on light and dark pages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ COLOURS: Mapping[str, str] = {
     "question": "#be1f62",
     "other": "#6b7280",
 }
-"""A colour for each badge: white text on it is legible, and so is the colour on white and on near black."""
+"""A colour for each badge, legible with white text on it, and as text on white and on near black."""
 
 MOST_HITS = 20
 MOST_TEXT = 600
-"""Hits of a result, and characters of a hit's text, that are shown."""
+"""The most hits of a result, and characters of a hit's text, that are shown."""
 
 _BEFORE = 150
-"""Characters shown before the first marked word, where that stands far behind."""
+"""The characters shown before the first marked word, where that is far from the beginning."""
 
-# The classes say to a notebook that a dollar sign in a document begins no formula.
+# The classes prevent notebooks from reading a dollar sign in a document as the start of a formula.
 _ROOT = '<div class="tex2jax_ignore mathjax_ignore" style="max-width:60em;line-height:1.45">{}</div>'
 _BADGE = '<span style="background:{};color:#fff;border-radius:4px;padding:1px 6px;font-size:85%">{}</span>'
 _BAR = '<div role="img" aria-label="{0}" title="{0}" style="display:flex;height:10px;margin:4px 0">{1}</div>'
@@ -47,16 +47,16 @@ _MARK = '<mark style="background:#fde047;color:#000">{}</mark>'
 
 
 class _Scale(NamedTuple):
-    """The most that the channels took off a hit of those shown together, and the most that they added to one."""
+    """The largest negative and positive sums of contributions among the hits shown together."""
 
     below: float
     above: float
 
 
 def result_html(result: Result, analyzer: AnyAnalyzer | None = None) -> str:
-    """A result: its query, how many hits of each kind, what was skipped, the best hits, and a waterfall of its calls.
+    """A result as HTML: query, counts of hits by kind, failures, the best hits, and a waterfall of calls.
 
-    Bars of contributions are drawn to one scale.
+    The bars of contributions share one scale.
     """
     told = account(result, analyzer)
     hits = told["hits"][:MOST_HITS]
@@ -76,7 +76,7 @@ def result_html(result: Result, analyzer: AnyAnalyzer | None = None) -> str:
 
 
 def explanation_html(hit: Hit, analyzer: AnyAnalyzer | None = None) -> str:
-    """A hit, and a line for each channel and stage that spoke of it."""
+    """A hit as HTML, with a line for each channel and stage that voted on it."""
     data = hit_data(hit, analyzer=analyzer)
     return _ROOT.format(_hit(data, _scale([data])) + _votes([*data["parts"], *data["stages"]]))
 
@@ -96,7 +96,7 @@ def _hit(hit: Mapping[str, Any], scale: _Scale) -> str:
 
 
 def _hover(hit: Mapping[str, Any]) -> str:
-    """What each channel added to a hit, and what each part of a later stage's sum did, as a text."""
+    """The contributions of channels to a hit, and of the parts of later stages, as text."""
     said = [", ".join(f"{part['stage']} {_added(part)}" for part in hit["parts"] if part["contribution"])]
     for stage in hit["stages"]:
         parts = (part for part in stage["parts"] if part["contribution"] is not None)
@@ -106,7 +106,7 @@ def _hover(hit: Mapping[str, Any]) -> str:
 
 
 def _bar(parts: Sequence[Mapping[str, Any]], scale: _Scale, told: str) -> str:
-    """What each channel added, to the right of a line, and took off, to its left; `told` is the same as text."""
+    """The contributions as a bar: positive right of a line, negative left of it; `told` is the same as text."""
     added = [part for part in parts if part["contribution"]]
     width = scale.below + scale.above
     if not added or width <= 0:
@@ -130,7 +130,7 @@ def _added(part: Mapping[str, Any]) -> str:
 
 
 def _summary(hit: Mapping[str, Any]) -> Iterator[str]:
-    """How each channel and stage ranked it, in a few words."""
+    """The rank of a hit in each channel and stage, in short."""
     for vote in (*hit["parts"], *hit["stages"]):
         rank = "not among its best" if vote["rank"] is None else f"#{vote['rank']}"
         added = vote.get("contribution")
@@ -148,7 +148,7 @@ def _votes(votes: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _said(vote: Mapping[str, Any]) -> Iterator[str]:
-    """What a channel or stage said of a hit."""
+    """The vote of a channel or stage on a hit."""
     rank = "not among its best" if vote["rank"] is None else f"rank {vote['rank']}"
     yield f"<b>{_text(vote['stage'])}</b>: {rank}"
     if vote["score"] is not None:
@@ -166,7 +166,7 @@ def _said(vote: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(pieces: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """The text from its beginning, or from near its first marked word, as far as there is room."""
+    """The text from its beginning, or from near its first marked word, up to the space available."""
     first = 0
     for text, is_marked in pieces:
         if is_marked:
@@ -197,7 +197,7 @@ def _figures(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _wordings(wordings: Sequence[Mapping[str, Any]]) -> str:
-    """What was asked, where that was more than the query itself."""
+    """The wordings searched for, where there are others than the query."""
     asked = "".join(f"<li>{_text(one['text'])} (weight {one['weight']:g})</li>" for one in wordings)
     count = f"{len(wordings)} wordings were asked for"
     return f"<details><summary>{count}</summary><ul>{asked}</ul></details>" if len(wordings) > 1 else ""
@@ -209,7 +209,7 @@ def _failure(failure: Mapping[str, Any]) -> str:
 
 
 def _waterfall(timings: Sequence[Mapping[str, Any]], total: float) -> str:
-    """When each call began and how long it took, to one scale."""
+    """The start and duration of each call, to one scale."""
     if not timings or total <= 0:
         return ""
     return f"<details><summary>Timings</summary>{''.join(_call(timing, total) for timing in timings)}</details>"
@@ -234,12 +234,12 @@ def _colour(part: Mapping[str, Any]) -> str:
 
 
 def _text(text: Any) -> str:
-    """Text that is nothing else, and whose direction is its own."""
+    """Escaped text, isolated from the direction of the text around it."""
     return f"<bdi>{escape(str(text))}</bdi>"
 
 
 class Explanation(str):
-    """Text that a notebook shows as HTML; `made` makes that when it is asked for."""
+    """Text that a notebook shows as HTML, which `made` makes on request."""
 
     _made: Callable[[], str] | None
 
@@ -253,10 +253,10 @@ class Explanation(str):
 
 
 def explain(hit: Hit) -> Explanation:
-    """Why a hit is there, a line for each channel and stage; contributions add up to the fused score."""
+    """Why a hit was found, with a line for each channel and stage; contributions add up to the fused score."""
     return Explanation(in_words(hit), partial(explanation_html, hit))
 
 
 def explain_result(result: Result) -> Explanation:
-    """The hits of a result with their reasons, the wordings asked for, channels, timings in milliseconds, failures."""
+    """A result in words: hits with reasons, wordings, channels, timings in milliseconds, and failures."""
     return Explanation(result_in_words(result), partial(result_html, result))

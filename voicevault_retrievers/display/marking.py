@@ -1,4 +1,4 @@
-"""Which words of a text an analyzer reads as given ones: what is marked where a hit is shown."""
+"""Highlighting: which parts of a text have the terms of given words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voicevault_retrievers.text.analyzed_texts import tags_of
 Span: TypeAlias = tuple[int, int]
 
 _LONGEST = 256
-"""Characters of a piece that is looked at as a whole; a longer one is only looked into, so that the work is linear."""
+"""The most characters of a piece that is analysed as a whole; longer ones are only cut up, to keep the work linear."""
 
 _CHUNK = re.compile(r"(?:\S*§ )*\S+")
 _JOINERS = "._@'‘’ʼ-‐‑"
@@ -24,16 +24,16 @@ _SIGNS = re.compile(
     rf"[{re.escape(_JOINERS)}+#§]+"
     r"|(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)|(?<=[a-z]{2})(?=[A-Z][a-z])|(?<=[A-Z])(?=[A-Z][a-z]{2})"
 )
-# Scripts without spaces begin at Thai; what of the others stands behind it is written with spaces, and seldom mixed.
+# Scripts without spaces begin at Thai; later scripts that use spaces are seldom mixed with earlier ones.
 _SCRIPTS = re.compile(r"(?<=[\u0e00-\U0010ffff])(?=[\x00-\u0dff])|(?<=[\x00-\u0dff])(?=[\u0e00-\U0010ffff])")
 
 
 def marked(text: str, words: Sequence[str], analyzer: AnyAnalyzer | None = None) -> list[tuple[str, bool]]:
-    """The text in pieces that join to it again; True where the analyzer reads a piece as one of the words.
+    """The text in pieces, which join to it; True where a piece has the terms of one of the words.
 
-    A word of several terms counts as a whole where the analyzer has a term for that (`ERR_2043`), else each part does.
-    The text is read as a document, so that its language says which words are one. The analyzer is `Analyzer()` unless
-    given; of one that joins words of a text to a term, such terms are not marked.
+    A word of several terms is marked as a whole where the analyzer has a term for it (`ERR_2043`), else by its parts.
+    The text is analysed as a document, so that its language decides which words are equal. The default analyzer is
+    `Analyzer()`. Terms that an analyzer joins from several words are not marked.
     """
     spans = _Reading(text, Analyzer() if analyzer is None else analyzer).spans(words)
     pieces: list[tuple[str, bool]] = []
@@ -46,7 +46,7 @@ def marked(text: str, words: Sequence[str], analyzer: AnyAnalyzer | None = None)
 
 
 class _Reading:
-    """A text as an analyzer reads it: piece by piece, each cut into smaller ones while it has several terms."""
+    """An analysed text, in pieces that are cut into smaller ones while they have several terms."""
 
     def __init__(self, text: str, analyzer: AnyAnalyzer) -> None:
         self._text = text
@@ -60,14 +60,14 @@ class _Reading:
         self._known: dict[tuple[str, int], tuple[Span, ...]] = {}
 
     def spans(self, words: Iterable[str]) -> Iterator[Span]:
-        """Where the words stand, as far as the text has their terms; the spans may overlap."""
+        """The spans of the words, where the text has their terms; spans may overlap."""
         chunks = {chunk for word in words for chunk in _CHUNK.findall(word)}
         self._wanted = self._terms & frozenset[str]().union(*(self._outermost(chunk, 0) for chunk in chunks))
         for chunk in _CHUNK.finditer(self._text) if self._wanted else ():
             yield from _shifted(self._within(chunk[0], 0), chunk.start())
 
     def _outermost(self, piece: str, level: int) -> frozenset[str]:
-        """The terms of a piece that its parts do not have, or where there are none, theirs."""
+        """The terms that only the whole piece has, or, without such terms, those of its parts."""
         parts = [piece[first:last] for first, last in _cut(piece, level)]
         if len(piece) <= _LONGEST:
             own = self._of(piece).difference(*map(self._of, parts))
@@ -82,7 +82,7 @@ class _Reading:
         return self._known[key]
 
     def _looked_into(self, piece: str, level: int) -> Iterator[Span]:
-        """The spans of the smallest pieces that have what is wanted; of a term that none of these has, the whole."""
+        """The spans of the smallest pieces with wanted terms; the whole piece for a term that no part has."""
         short = len(piece) <= _LONGEST
         left = self._of(piece) & self._wanted if short else frozenset()
         for first, last in _cut(piece, level) if left or not short else ():
@@ -94,12 +94,12 @@ class _Reading:
 
 
 def _cut(piece: str, level: int) -> Iterator[Span]:
-    """The next smaller pieces, down to single characters, which are not cut."""
+    """The next smaller pieces, down to single characters."""
     return _LEVELS[level](piece) if level < len(_LEVELS) else iter(())
 
 
 def _runs(chunk: str) -> Iterator[Span]:
-    """What can be one word or identifier, without the signs around it."""
+    """The words and identifiers in a chunk, without the signs around them."""
     if chunk.isalnum():
         yield 0, len(chunk)
         return
@@ -112,7 +112,7 @@ def _runs(chunk: str) -> Iterator[Span]:
 
 
 def _parts(run: str) -> Iterator[Span]:
-    """What an identifier is made of."""
+    """The parts of an identifier."""
     return _between(_SIGNS, run)
 
 
@@ -121,13 +121,13 @@ def _scripts(part: str) -> Iterator[Span]:
 
 
 def _pairs(part: str) -> Iterator[Span]:
-    """Each two neighbours, as scripts without spaces are read."""
+    """Pairs of neighbouring characters, as scripts without spaces are indexed."""
     units = list(_units(part))
     return ((first, last) for (first, _), (_, last) in pairwise(units))
 
 
 def _units(part: str) -> Iterator[Span]:
-    """Each character with the marks on it."""
+    """Each character with its combining marks."""
     first = 0
     for at, character in enumerate(part):
         if at and not _is_mark(character):
@@ -163,7 +163,7 @@ def _shifted(spans: Iterable[Span], by: int) -> Iterator[Span]:
 
 
 def _joined(spans: Iterable[Span]) -> Iterator[Span]:
-    """Spans in order, those that touch as one."""
+    """Spans in order, with touching ones merged."""
     held: Span | None = None
     for first, last in sorted(spans):
         if held is not None and first <= held[1]:

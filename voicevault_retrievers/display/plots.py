@@ -1,4 +1,4 @@
-"""A result as a picture: what each channel added to each hit, and when each call ran."""
+"""A result as a picture: the contributions of channels to each hit, and the timings of calls."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from voicevault_retrievers.display.data import account
 from voicevault_retrievers.display.html import COLOURS
 
 MOST_HITS = 20
-"""Hits that are drawn."""
+"""The most hits drawn."""
 
 _LONGEST = 40
 _HEIGHT = 0.3
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
-"""What tells the channels of one kind apart, and all of them where colours are not seen."""
+"""Hatches that distinguish channels of one kind, and all channels without colours."""
 
 
 def plot_result(result: Result) -> Any:
     """A matplotlib Figure: `figure.savefig("out.png")` writes it, and a notebook shows it.
 
-    Above, a bar for each of the best 20 hits: what each channel added to its score, or where nothing was fused, the
-    score itself. Below, when each call of the search began and how long it took. Raises MissingExtraError without
+    The upper part has a bar for each of the best 20 hits: the contributions of channels to its score, or, without
+    fusion, the score itself. The lower part shows the start and duration of each call. Raises MissingExtraError without
     matplotlib.
     """
     told = account(result)
@@ -38,7 +38,7 @@ def plot_result(result: Result) -> Any:
     above.set_title(_label(told["query"], 2 * _LONGEST), fontsize="medium", parse_math=False)
     _contributions(above, hits)
     _waterfall(below, told["timings"])
-    # Without pyplot a notebook has no printer for figures, and asks the object for a picture of itself.
+    # Without pyplot a notebook has no formatter for figures, and calls this method instead.
     figure._repr_png_ = lambda: _png(figure)
     return figure
 
@@ -49,7 +49,7 @@ def _contributions(axes: Any, hits: Sequence[Mapping[str, Any]]) -> None:
     fused = any(hit["fused"] is not None for hit in hits)
     looks: dict[str, dict[str, Any]] = {}
     for place, hit in enumerate(hits):
-        reached = {True: 0.0, False: 0.0}  # bars above 0 go to the right, those below it to the left
+        reached = {True: 0.0, False: 0.0}  # bars above 0 extend to the right, those below 0 to the left
         for part in hit["parts"]:
             value = part["contribution"] if fused else part["score"]
             look = looks.setdefault(part["stage"], _look(part, looks))
@@ -62,7 +62,7 @@ def _contributions(axes: Any, hits: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _look(part: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Colour and pattern of a channel: those of its kind, and a pattern that no other has."""
+    """The colour of a channel's kind, and a hatch that no other channel has."""
     hatch = _HATCHES[len(others) % len(_HATCHES)]
     colour = COLOURS.get(part["kind"], COLOURS["other"])
     return {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
@@ -70,7 +70,7 @@ def _look(part: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> d
 
 def _legend(axes: Any, looks: Mapping[str, Mapping[str, Any]]) -> None:
     patch = require("matplotlib.patches", extra="eval").Patch
-    handles = [patch(label=f" {_label(name)}", **look) for name, look in looks.items()]  # a name may begin with _
+    handles = [patch(label=f" {_label(name)}", **look) for name, look in looks.items()]  # names may begin with _
     if handles:
         legend = axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
         for text in legend.get_texts():
@@ -96,7 +96,7 @@ def _end(timing: Mapping[str, Any]) -> float:
 
 
 def _name(axes: Any, labels: Sequence[str]) -> None:
-    """The rows' names, the first row on top."""
+    """Label the rows, the first row on top."""
     axes.set_yticks(range(len(labels)), labels, fontsize="small", parse_math=False)
     axes.set_ylim(len(labels) - 0.5, -0.5)
 
@@ -107,7 +107,7 @@ def _say(axes: Any, text: str) -> None:
 
 
 def _label(text: str, longest: int = _LONGEST) -> str:
-    """A name on one line."""
+    """A name on one line, shortened to `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
 

@@ -1,7 +1,7 @@
-"""Files to chunks: `load` reads one, `split` cuts it, `discover` finds files, `read` does all three.
+"""Converts files to chunks: `load` reads a file, `split` cuts it, `discover` finds files, `read` does all three.
 
-`split_families` cuts a document into parents and children.
-`files` are what `read` would read, one by one; `recipe` says how.
+`split_families` cuts a document into parents and children. `files` lists the files that `read` would read, and `recipe`
+describes how it reads them.
 """
 
 from voicevault_retrievers.documents._families import CHILD_CHARS, PARENT_CHARS, Split, split_families

@@ -1,4 +1,4 @@
-"""DOCX by headings."""
+"""Loads DOCX files by headings."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MAX_PARAGRAPHS = 500_000
 
 _HEADING = re.compile(r"Heading \d|Title")
 _BLOCKS = "(.//w:p | .//w:tbl)[not(ancestor::w:tbl) and not(ancestor::w:p)]"
-# Runs in tracked insertions, links and controls count, as a reader sees them; moved-away text and the copy of a text
-# box for old programs do not.
+# Like in a word processor, runs in tracked insertions, links and controls count; moved-away text and a text box's
+# fallback copy do not.
 _SEEN = "[not(ancestor::w:moveFrom) and not(ancestor::*[local-name()='Fallback'])]"
 _RUNS = f"(.//w:r/w:t | .//w:r/w:tab | .//w:r/w:br | .//w:r/w:cr | .//w:r/w:noBreakHyphen){_SEEN}"
 _SPACES = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
 def load_docx(path: Path) -> list[Part]:
-    """A part per heading or title, tables in place as a row per line; a blank line between blocks.
+    """A part per heading or title, with tables in place, one row per line; a blank line separates blocks.
 
-    Headers, footers, notes and comments are not read. Raises DocumentError for what is no DOCX, a zip bomb, declares
-    entities or has too many paragraphs.
+    Headers, footers, notes and comments are not read. Raises DocumentError for a file that is no DOCX, is a zip bomb,
+    declares entities, or has too many paragraphs.
     """
     docx = require("docx", extra=EXTRA)
     _check_size(path)
@@ -58,7 +58,7 @@ def _check_size(path: Path) -> None:
             f"{path.name} is not a DOCX ({error}): it may have a password or be an old .doc; save it anew as DOCX"
         ) from error
     size = sum(member.file_size for member in members)
-    # Each by itself: what does not pack, put beside a bomb, would bring the ratio of the whole down.
+    # Each member is checked, as incompressible data beside a bomb would lower the ratio of the whole.
     bombs = [m.filename for m in members if m.file_size > max(RATIO_FROM, MAX_RATIO * m.compress_size)]
     if size > MAX_UNPACKED or bombs:
         parts = ", ".join(bombs[:3]) or "all of it"
@@ -77,7 +77,7 @@ def _check_markup(document: WordDocument, name: str) -> None:
 
 
 def _heading_styles(document: WordDocument) -> set[str]:
-    """The ids of the built-in heading styles and of those that are based on one."""
+    """The ids of the built-in heading styles and of styles based on them."""
     styles = {style.style_id: style for style in document.styles}
     headings = {style_id for style_id, style in styles.items() if _HEADING.fullmatch(style.name or "")}
     return headings | {style_id for style_id, style in styles.items() if style.element.basedOn_val in headings}

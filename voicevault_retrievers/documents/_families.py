@@ -1,4 +1,4 @@
-"""A document to children, which are searched, and the parents that a model reads in their place."""
+"""Splits a document into children, which are searched, and parents, which a model reads in their place."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PARENT_CHARS = 8000
 CHILD_CHARS = 2000
 
 BETWEEN = "\n\n"
-"""What stands between the parts of a parent."""
+"""The separator between the parts of a parent."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """What a document was cut into. `chunks` are searched; `parents` are not, and none where there are none."""
+    """The result of splitting a document. `chunks` are searched; `parents` are not, and may be empty."""
 
     chunks: tuple[Chunk, ...]
     parents: tuple[Chunk, ...] = ()
@@ -33,13 +33,13 @@ class Split:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A child's place: in which part, from which character of it to which."""
+    """A child's place: the number of its part, and its range of characters in the part."""
 
     at: int
     start: int
     end: int
     begin: int
-    """Where it starts among all parts, one after the other."""
+    """The start among all parts joined."""
 
     @property
     def stop(self) -> int:
@@ -47,14 +47,14 @@ class _Piece:
 
 
 def split_families(document: Document, *, parents: int = PARENT_CHARS, children: int = CHILD_CHARS) -> Split:
-    """Children of at most `children` characters, in parents of at most `parents`.
+    """Split a document into children of at most `children` characters, in parents of at most `parents`.
 
-    They end behind paragraphs or sentences where they can. A child crosses no part, so that a citation names its page
-    and section. A parent is a run of children; it may cross parts, and ends with one where that leaves it at least half
-    as long as it may be. Its metadata have the lists `pages` and `sections`, and `page_number` and `section` where one
-    is that of all of it. `chunk_type` is `parent`, `child`, or `standalone` for a child that would be all of its
-    parent: it has none. `chunk_index` counts from 0 through the document's `chunks_in_file` children. Ids are made as
-    those of `split`. Raises ConfigError where children are longer than parents.
+    Both end after paragraphs or sentences where possible. A child never crosses parts, so that a citation names its
+    page and section. A parent is a run of children. It may cross parts, and ends at the end of a part where it is then
+    at least half as long as allowed. Its metadata has the lists `pages` and `sections`, and `page_number` and `section`
+    where all of it has the same. `chunk_type` is `parent`, `child`, or `standalone` for a child that would fill its
+    parent alone, and so has none. `chunk_index` counts from 0 through the document's `chunks_in_file` children. For the
+    ids see `split`. Raises ConfigError where children are longer than parents.
     """
     if whole("children", children) > whole("parents", parents):
         raise ConfigError(f"children are at most as long as parents, not {children} with parents of {parents}")
@@ -71,7 +71,7 @@ def split_families(document: Document, *, parents: int = PARENT_CHARS, children:
 
 
 class _Texts:
-    """Chunks of a document's pieces; the second of two that are equal has another id."""
+    """Makes chunks from a document's pieces; equal texts get different ids."""
 
     def __init__(self, document: Document, count: int) -> None:
         self.document = document
@@ -93,7 +93,7 @@ class _Texts:
         pages, sections = _known(part.page_number for part in parts), _known(part.section for part in parts)
         if len(parts) == 1:
             metadata = place(self.document, parts[0], run[0].start, text)
-        else:  # what has another page or section too is not to pass a filter for one of them
+        else:  # filters on a single page or section must exclude it
             page, section = _only([part.page_number for part in parts]), _only([part.section for part in parts])
             metadata = named(self.document, page, section)
         metadata |= {"pages": pages} if pages else {}
@@ -116,7 +116,7 @@ def _pieces(document: Document, size: int) -> Iterator[_Piece]:
 
 
 def _runs(found: Sequence[_Piece], size: int) -> Iterator[Sequence[_Piece]]:
-    """The pieces in runs, each of which is a parent of at most `size` characters."""
+    """Yield runs of pieces, each of which becomes a parent of at most `size` characters."""
     start = 0
     while start < len(found):
         lengths = list(takewhile(lambda length: length <= size, _lengths(found, start)))
@@ -131,29 +131,29 @@ def _runs(found: Sequence[_Piece], size: int) -> Iterator[Sequence[_Piece]]:
 
 
 def _lengths(found: Sequence[_Piece], start: int) -> Iterator[int]:
-    """How long runs from there are, of one piece, of two and so on."""
+    """Yield the lengths of the runs from `start`, of one piece, of two and so on."""
     return (found[end].stop - found[start].begin for end in range(start, len(found)))
 
 
 def _places(found: Sequence[_Piece], start: int, lengths: Sequence[int], least: int) -> Sequence[int]:
-    """Where a run may end: of those long enough the places where a part ends too, else any, else all."""
+    """The possible ends of a run: of the long enough ones those at the end of a part, else any, else all."""
     enough = [at for at, length in enumerate(lengths) if length >= least]
     ends = [at for at in enough if found[start + at].at != found[start + at + 1].at]
     return ends or enough or range(len(lengths))
 
 
 def _spans(run: Sequence[_Piece]) -> Iterator[tuple[int, int, int]]:
-    """Of each part that a run is of: which, from which character to which."""
+    """Yield the number of each part in a run, and the range of characters in it."""
     for at, group in groupby(run, key=lambda piece: piece.at):
         own = list(group)
         yield at, own[0].start, own[-1].end
 
 
 def _only(values: Sequence[Any]) -> Any:
-    """The value that all are; None where they differ."""
+    """The common value; None where the values differ."""
     return values[0] if all(value == values[0] for value in values) else None
 
 
 def _known(values: Iterable[Any]) -> list[Any]:
-    """The values but None, each once."""
+    """The distinct values that are not None."""
     return [value for value in dict.fromkeys(values) if value is not None]

@@ -1,4 +1,4 @@
-"""HTML by headings."""
+"""Loads HTML files by headings."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _NAMES = {
 }
 MAX_CHARS, MAX_TAGS = 64 << 20, 500_000
 MAX_RESCANNED = 50_000_000
-"""Characters that Python's parser reads again, for each tag, comment or marked section that is never closed."""
+"""The most characters that Python's parser may reread for tags, comments and marked sections that are never closed."""
 
 _ENDS = (("<", ">"), ("<!--", "-->"), ("<![", "]>"))
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-# What browsers read for what pages declare: Windows-1252 for Latin-1; a declaration in ASCII bytes rules out UTF-16.
+# Like in browsers, Latin-1 means Windows-1252; a declaration in ASCII bytes rules out UTF-16.
 _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
 
 
 def load_html(path: Path) -> list[Part]:
-    """A part per heading: a line per block, a line per table row with ` | ` between its cells.
+    """A part per heading, with a line per block or table row; ` | ` separates cells.
 
-    A mark at the start decides on the encoding, else what the page declares, else UTF-8. Raises DocumentError for a
-    page that is too large to be one, or that would keep the parser busy with what is never closed.
+    The encoding is that of a byte order mark, else the declared one, else UTF-8. Raises DocumentError for a page that
+    is too large, or that has so many unclosed tags, comments or sections that parsing would take too long.
     """
     bs4 = require("bs4", extra=EXTRA)
     data = path.read_bytes()
     declared = bs4.dammit.EncodingDetector.find_declared_encoding(data, is_html=True)
     markup = decode(data, path.name, _MEANT.get(declared, declared))
     _check(markup, path.name)
-    # bs4 warns of what looks like a file name, unless it is a stream, and of an XML declaration.
+    # bs4 warns of input that looks like a file name, unless it is a stream, and of an XML declaration.
     soup = bs4.BeautifulSoup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), "html.parser")
     page = _Page()
     for event, value in _events(soup):
@@ -69,7 +69,7 @@ def _check(markup: str, name: str) -> None:
 
 
 def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:
-    """What opens, is said and closes, in order; not recursive, as a page may nest deeper than Python's stack."""
+    """Yield opening tags, texts and closing tags. Not recursive, as pages may nest deeper than Python's stack."""
     bs4 = require("bs4", extra=EXTRA)
     inside = [soup]
     for node in soup.descendants:
@@ -78,14 +78,14 @@ def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:
         if isinstance(node, bs4.Tag):
             inside.append(node)
             yield "open", node.name
-        elif not isinstance(node, bs4.element.PreformattedString):  # comments, doctypes, declarations
+        elif not isinstance(node, bs4.element.PreformattedString):  # no comments, doctypes, declarations
             yield "text", str(node)
     while inside:
         yield "close", inside.pop().name
 
 
 class _Page:
-    """The sections seen so far, each a heading and lines, and the line being written."""
+    """The sections so far, each a heading and its lines, and the current line."""
 
     def __init__(self) -> None:
         self.sections: list[tuple[str | None, list[str]]] = [(None, [])]
@@ -113,7 +113,7 @@ class _Page:
         self._inside[kind] -= 1
 
     def _separate(self, kind: str) -> None:
-        """A block ends the line, in a heading or cell only the word; a row always ends it."""
+        """End the line at a row or block, or in a heading or cell only the word."""
         if kind == "heading":
             self._end_heading()
         elif kind == "row" or (kind in {"block", "pre"} and not self._flat()):
@@ -132,7 +132,7 @@ class _Page:
         self._line = []
 
     def _end_heading(self) -> None:
-        """End the line; the first one after a heading opened is its title."""
+        """End the line; the first line after a heading opened is its title."""
         self._end_line()
         title, lines = self.sections[-1]
         if self._inside["heading"] and title is None and lines:

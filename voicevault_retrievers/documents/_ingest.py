@@ -1,4 +1,4 @@
-"""Many files to chunks; what could not be read is named, and the rest is read."""
+"""Converts many files to chunks. Files that cannot be read are reported and skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
 
 READING = 2
-"""Counts up when files are read or split into other chunks than before."""
+"""A version to raise when files are read or split into other chunks than before."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Ingest:
-    """What was read: the chunks of `files` files, and their parents. `skipped` are the others."""
+    """The result of reading `files` files: their chunks and parents. `skipped` are the files that were not read."""
 
     chunks: tuple[Chunk, ...]
     skipped: tuple[Skipped, ...]
@@ -37,18 +37,18 @@ class Ingest:
 
 @dataclass(frozen=True)
 class File:
-    """A file that is to be read; `name`, its path below `root`, is the `source_file` of its chunks."""
+    """A file to read; `name`, its path below `root`, becomes the `source_file` of its chunks."""
 
     name: str
     path: Path
     root: Path
 
     def chunks(self, *, max_chars: int = 900) -> list[Chunk]:
-        """Load and split; errors as of `load`."""
+        """Load and split the file. Raises like `load`."""
         return list(self.split(max_chars=max_chars).chunks)
 
     def split(self, *, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> Split:
-        """Load and split: into chunks of `max_chars`, or, with `parents`, as of `split_families`; errors as of both."""
+        """Load and split: into chunks of `max_chars`, or with `parents` like `split_families`. Raises like both."""
         document = load(self.path, root=self.root)
         if parents is None:
             return Split(tuple(split(document, max_chars=max_chars)))
@@ -63,10 +63,11 @@ def read(
     children: int = CHILD_CHARS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ingest:
-    """Find, load and split. A file that raises DocumentError, or has the source_file of another, is skipped.
+    """Find, load and split files. A file that raises DocumentError, or has another file's `source_file`, is skipped.
 
-    Chunks are of at most `max_chars` characters; or, with `parents`, children of such parents (see `split_families`).
-    Raises DocumentError for a path that does not exist, MissingExtraError for a library that is not installed.
+    Chunks have at most `max_chars` characters; with `parents`, they are children of such parents (see
+    `split_families`). Raises DocumentError for a path that does not exist, MissingExtraError for a library that is not
+    installed.
     """
     found, skipped = files(paths)
     splits: list[Split] = []
@@ -82,7 +83,7 @@ def read(
 
 
 def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
-    """The files that `read` reads, and those that have the name of one before them; errors as of `discover`."""
+    """The files that `read` reads, and the files whose name an earlier file has. Raises like `discover`."""
     found: dict[str, File] = {}
     skipped: list[Skipped] = []
     for root, path in discover(paths):
@@ -95,17 +96,17 @@ def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
 
 
 def recipe(*, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> str:
-    """How files are read and split: chunks that were made by another recipe may not be what they are now."""
+    """Identifies how files are read and split: another recipe may give other chunks."""
     if parents is None:
         return f"reading {READING}, max_chars {max_chars}"
     return f"reading {READING}, parents {parents}, children {children}"
 
 
 def discover(paths: Iterable[str | Path]) -> list[tuple[Path, Path]]:
-    """Pairs of root and file, each file once: a named file with its folder, a named folder with its files, sorted.
+    """Pairs of root and file, each file once: a file with its folder, a folder with each of its files, sorted.
 
-    In folders, what is hidden or of unknown type is left out, and so are links to folders and links that lead out.
-    Raises DocumentError for a path that does not exist and a folder that cannot be listed.
+    In folders, hidden files, files of unknown type, links to folders and links that lead out are left out. Raises
+    DocumentError for a path that does not exist, and a folder that cannot be listed.
     """
     found: dict[str, tuple[Path, Path]] = {}
     for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
@@ -123,7 +124,7 @@ def _walk(root: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
             file = Path(folder, name)
-            # realpath, as Path.resolve raises where a link leads to itself
+            # realpath, since Path.resolve raises for a link to itself
             inside = Path(os.path.realpath(file)).is_relative_to(real)
             if inside and not name.startswith(".") and file.suffix.lower() in LOADERS:
                 yield file

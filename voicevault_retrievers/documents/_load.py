@@ -1,4 +1,4 @@
-"""One file to a document: the table of formats, and the checks that all of them share."""
+"""Loads a file as a document: the loaders by format, and checks that apply to all formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalEr
 
 MAX_FILE_BYTES = 512 << 20
 MAX_LINE = 16 << 20
-"""Characters of a line: what has more is data that only looks like text."""
+"""The most characters of a line; a longer line is data that only looks like text."""
 
 LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
@@ -27,10 +27,10 @@ LOADERS: dict[str, Callable[[Path], list[Part]]] = {
 
 
 def load(path: str | Path, *, root: str | Path | None = None) -> Document:
-    """Read a file by its suffix; `source_file` is its path below `root`, else its name. Parts without text are dropped.
+    """Read a file by its suffix. `source_file` is its path below `root`, else its name. Parts without text are dropped.
 
-    Raises DocumentError, saying what to do, for a file that cannot be read or has no text, MissingExtraError where its
-    library is not installed, ConfigError where it is not below `root`.
+    Raises DocumentError, with a remedy, for a file that cannot be read or has no text, MissingExtraError where its
+    library is not installed, and ConfigError where the file is not below `root`.
     """
     path = Path(path)
     source_file = name_below(path, path.parent if root is None else Path(root))
@@ -41,7 +41,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
         raise
     except OSError as error:
         raise DocumentError(f"{path.name} cannot be read: {error.strerror or error}") from error
-    except Exception as error:  # a broken file makes the parsers raise anything
+    except Exception as error:  # a broken file can make the parsers raise anything
         raise DocumentError(f"{path.name} is damaged or cut short ({error!r}): get a whole copy of it") from error
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
@@ -50,7 +50,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
 
 
 def name_below(path: Path, root: Path) -> str:
-    """The posix path of `path` below `root`; what is not Unicode in it becomes `?`."""
+    """The posix path of `path` below `root`; `?` replaces what is not Unicode."""
     try:
         relative = Path(os.path.abspath(path)).relative_to(os.path.abspath(root))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Markdown by headings, the raw Markdown kept; plain text; and how both are decoded."""
+"""Loads Markdown by headings, keeping the markup, and plain text; decodes both."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def load_text(path: Path) -> list[Part]:
 
 
 def decode(data: bytes, name: str, encoding: str | None = None) -> str:
-    r"""The text of a file, its line ends made `\n`.
+    r"""The text of a file, with `\n` as line end.
 
-    A byte order mark decides, else `encoding`, else UTF-8; nothing is guessed. Raises DocumentError, naming the
-    first wrong byte, where that does not fit.
+    The encoding is that of a byte order mark, else `encoding`, else UTF-8; it is never guessed. Raises DocumentError,
+    naming the first wrong byte, where decoding fails.
     """
     encoding = next((known for bom, known in _BOMS.items() if data.startswith(bom)), encoding or "utf-8")
     try:
@@ -46,14 +46,15 @@ def decode(data: bytes, name: str, encoding: str | None = None) -> str:
     return re.sub(r"\r\n?", "\n", text)
 
 
-# Between two lines of dashes, the first line a key, a comment or the end: else the dashes are a thematic break.
+# Front matter is between two lines of dashes, and begins with a key, a comment or its end; other dashes are a thematic
+# break.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[^\n]+:|#|---)(?:.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _LONGEST_TITLE = 1000
 _SHOWN = {"text", "code_inline", "image"}
 
 
 def load_markdown(path: Path) -> list[Part]:
-    """A part per heading that is not inside a list or quote; front matter is dropped."""
+    """A part per heading outside lists and quotes, without front matter."""
     text = _FRONT_MATTER.sub("", decode(path.read_bytes(), path.name))
     lines = text.split("\n")
     starts = [(0, None), *_headings(text), (len(lines), None)]
@@ -66,7 +67,7 @@ def load_markdown(path: Path) -> list[Part]:
 def _headings(text: str) -> Iterator[tuple[int, str | None]]:
     parser: MarkdownIt = require("markdown_it", extra=EXTRA).MarkdownIt("commonmark")
     env: dict[str, Any] = {}
-    # Only headings need their inline markup parsed, which is most of the work.
+    # Inline markup is parsed for headings only, as it is most of the work.
     blocks = parser.disable("inline").parse(text, env)
     parser.enable("inline")
     for opening, content in pairwise(blocks):

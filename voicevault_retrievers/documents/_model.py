@@ -1,11 +1,11 @@
-"""What a loader gives: a document in parts, each with the page or section that a citation names."""
+"""The result of a loader: a document in parts, each with the page or section for citations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 EXTRA = "documents"
-"""The extra that installs the libraries of all loaders and of the splitter."""
+"""The extra with the libraries of all loaders and of the splitter."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""PDF by pages."""
+"""Loads PDF files by page."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 MAX_PAGES = 20_000
 MAX_RATIO, RATIO_FROM = 200, 64 << 20
-"""How many times a file's size its pages may draw: pages that share one drawing count it each."""
+"""The largest ratio of drawn data to file size. Pages that share a drawing each count it."""
 
 _LOCK = Lock()
 
 
 def load_pdf(path: Path) -> list[Part]:
-    """A part per page. Its section is the last title of the outline that begins on the page or before it.
+    """A part per page. Its section is the last title of the outline at or before the page.
 
-    An outline that cannot be read counts as none. Raises DocumentError for a file that is no PDF, needs a password,
-    has too many pages or too much on them, or has pages but no text.
+    An outline that cannot be read is ignored. Raises DocumentError for a file that is no PDF, needs a password, has too
+    many pages or too much on them, or has pages but no text.
     """
     pypdf = require("pypdf", extra=EXTRA)
     with path.open("rb") as file, _quiet():
@@ -54,7 +54,7 @@ def load_pdf(path: Path) -> list[Part]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without pypdf's log lines; one thread at a time, so that each puts back the level it found."""
+    """Silence pypdf's logger; one thread at a time, so that each thread restores the original level."""
     logger = logging.getLogger("pypdf")
     with _LOCK:
         level = logger.level
@@ -68,9 +68,9 @@ def _quiet() -> Iterator[None]:
 def _check(reader: PdfReader, name: str) -> None:
     if reader.is_encrypted and not reader.decrypt(""):
         raise DocumentError(f"{name} is encrypted and needs a password: save it without one")
-    # The declared count first: building the list of pages is what a hostile file makes expensive.
+    # The declared count is checked first: building the list of pages is expensive for a hostile file.
     tree = cast("DictionaryObject", reader.root_object["/Pages"])
-    declared = cast("int", tree["/Count"]) if tree.get("/Count") else 0  # get() gives references as they are
+    declared = cast("int", tree["/Count"]) if tree.get("/Count") else 0  # get() does not resolve references
     pages = declared if declared > MAX_PAGES else len(reader.pages)
     if pages == 0:
         raise DocumentError(f"{name} has no pages: it is damaged; get a whole copy of it")
@@ -79,7 +79,7 @@ def _check(reader: PdfReader, name: str) -> None:
 
 
 def _drawn(reader: PdfReader, path: Path) -> Iterator[PageObject]:
-    """The pages, as long as what they draw is in proportion to the file."""
+    """Yield the pages. Raises DocumentError where they draw too much for the file's size."""
     size, drawn = path.stat().st_size, 0
     for page in reader.pages:
         contents = page.get_contents()
@@ -93,7 +93,7 @@ def _drawn(reader: PdfReader, path: Path) -> Iterator[PageObject]:
 
 
 def _titles(reader: PdfReader) -> list[tuple[int, str]]:
-    """The outline, flat: pages from 1, ascending, with the title that begins there."""
+    """The flattened outline: pages from 1, ascending, each with the title that begins there."""
     errors = require("pypdf", extra=EXTRA).errors
     found: list[tuple[int, str]] = []
     try:
@@ -110,5 +110,5 @@ def _titles(reader: PdfReader) -> list[tuple[int, str]]:
 
 
 def _clean(text: str) -> str:
-    """Without NULs and lone surrogates, which a broken font map gives and no store takes."""
+    """The text without NULs and lone surrogates, which broken font maps produce and no store accepts."""
     return text.replace("\0", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

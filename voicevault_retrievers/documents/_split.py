@@ -1,4 +1,4 @@
-"""A document to chunks, with ids that depend on a chunk's text and place alone."""
+"""Splits a document into chunks, with ids that depend only on a chunk's text and place."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LONG_LINE = 20_000
 
 
 def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list[Chunk]:
-    """Chunks of at most `max_chars` characters, cut between sections, paragraphs or sentences where they can be.
+    """Chunks of at most `max_chars` characters, split between sections, paragraphs or sentences where possible.
 
-    None crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
-    part's text, `chunk_index` counts from 0 through the document's `chunks_in_file` chunks, `file_id` is made of its
-    name. An id does not change with text added elsewhere, unless an equal text is added before it in its own page and
+    No chunk crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
+    part's text, `chunk_index` counts from 0 through the document's `chunks_in_file` chunks, `file_id` depends on its
+    name. Text added elsewhere does not change an id, unless an equal text is added before it in its own page and
     section. Raises ConfigError for an overlap that is not below `max_chars`.
     """
     if not 0 <= overlap < max_chars:
@@ -47,7 +47,7 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
 
 
 def _pieces(splitter: TextSplitter | MarkdownSplitter, text: str) -> Iterator[tuple[int, str]]:
-    """The pieces that hold more than whitespace, trimmed, and where each starts."""
+    """Yield the trimmed pieces that are not blank, with their starts."""
     for window, content in _windows(text):
         for start, piece in splitter.chunk_indices(content):
             if trimmed := piece.strip():
@@ -55,7 +55,7 @@ def _pieces(splitter: TextSplitter | MarkdownSplitter, text: str) -> Iterator[tu
 
 
 def _windows(text: str) -> Iterator[tuple[int, str]]:
-    """The whole text; where a line is very long, pieces of it: the splitter's time grows with a sentence squared."""
+    """Yield the whole text, or parts of a text with a very long line: splitting takes quadratic time per sentence."""
     step = _LONG_LINE if max(map(len, text.split("\n"))) > _LONG_LINE else len(text)
     start = 0
     while start < len(text):
@@ -67,17 +67,17 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
 
 
 def place(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
-    """The metadata that say where a text stands that begins at this character of a part."""
+    """The metadata of a text that starts at this character of a part."""
     return {**named(document, part.page_number, part.section), "start": start, "end": start + len(text)}
 
 
 def named(document: Document, page_number: int | None, section: str | None) -> dict[str, Any]:
-    """The metadata that name a document, and what is known of page and section."""
+    """The metadata of a document, with page and section where they are known."""
     told = {"source_file": document.source_file, "page_number": page_number, "section": section}
     known = {key: value for key, value in told.items() if value is not None}
     return known | {"file_id": digest(json.dumps([document.source_file]))}
 
 
 def digest(key: str) -> str:
-    """An id from what makes a chunk what it is."""
+    """An id from a key that identifies a chunk."""
     return blake2b(key.encode(), digest_size=10).hexdigest()

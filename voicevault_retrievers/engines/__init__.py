@@ -1,1 +1,1 @@
-"""Vector stores of others: as a `VectorIndex`, as channels, and the languages of their filters."""
+"""Vector stores of other vendors: as a `VectorIndex`, as channels, and the languages of their filters."""

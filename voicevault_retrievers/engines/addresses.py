@@ -1,4 +1,4 @@
-"""Engines by address, so that a configuration names one in a line."""
+"""Engines by address, so that a configuration names a collection in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMES = {
     "qdrant+file": "qdrant",
     "qdrants": "qdrant",
 }
-"""The module of this package that opens addresses of each scheme: its `at(address, **options)`."""
+"""For each scheme, the module of this package that opens its addresses, with `at(address, **options)`."""
 
 
 def open_bases(
@@ -37,10 +37,10 @@ def open_bases(
     root: Path | str | None = None,
     embedder: Embedder | None = None,
 ) -> Bases | Engine:
-    """What is searched: knowledge bases as one, or one engine's collection, which is named alone, by its address.
+    """The knowledge bases as one collection, or an engine's collection, given alone by its address.
 
-    A knowledge base is named by its path too, as a Path or as `file:///FOLDER/BASE`.
-    Raises ConfigError where a collection is named beside others, and as `Bases` and `connect` do.
+    A knowledge base may also be given by its path, as a Path or as `file:///FOLDER/BASE`. Raises ConfigError where a
+    collection is given beside others, and what `Bases` and `connect` raise.
     """
     given = [_local(name) for name in names]
     if not any(isinstance(name, Engine) or is_address(name) for name in given):
@@ -56,7 +56,7 @@ def open_bases(
 def several_bases(
     given: str | Path | KnowledgeBase | Engine | Iterable[str | Path | KnowledgeBase | Engine],
 ) -> list[str | Path | KnowledgeBase | Engine]:
-    """What is to be opened, one or several; ConfigError, before anything is opened, for what names nothing."""
+    """The given bases as a list; ConfigError, before anything is opened, for a value that names no base."""
     if isinstance(given, str | Path | KnowledgeBase | Engine) or not isinstance(given, Iterable):
         given = [given]
     named = list(given)
@@ -83,7 +83,7 @@ def is_address(name: object) -> bool:
 def connect(
     address: str, *, embedder: Embedder | None = None, analyzer: SavedAnalyzer | None = None, **options: Any
 ) -> Engine:
-    """The collection of an engine at an address; nothing is asked of its server yet. See `Engine` for the options.
+    """The collection of an engine at an address; sends no request yet. See `Engine` for the options.
 
     - `qdrant://[key@]host[:6333]/COLLECTION`, `qdrants://` for TLS, `qdrant+file:///FOLDER/COLLECTION` in local mode
     - `postgresql://[user[:password]@]host[:5432]/DATABASE#COLLECTION`
@@ -97,7 +97,7 @@ def connect(
 
 
 def _scheme(address: str) -> str:
-    scheme = address.partition("://")[0] if is_address(address) else "of none"  # it may hold a password
+    scheme = address.partition("://")[0] if is_address(address) else "of none"  # the address may hold a password
     if scheme not in SCHEMES:
         raise unknown("engine address (SCHEME://...)", scheme, SCHEMES)
     return scheme

@@ -1,4 +1,4 @@
-"""The channels of an engine's collection: words and vectors, sync and async by the same steps."""
+"""The keyword and vector channels of an engine's collection; sync and async calls share their steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
 
 
 class SearchedEngine(Protocol):
-    """What the channels ask of an engine; see `Engine`."""
+    """The part of `Engine` that the channels need."""
 
     name: str
 
@@ -69,7 +69,7 @@ E = TypeVar("E", bound=SearchedEngine)
 
 
 class EngineLeaf(LeafChannel, Generic[E]):
-    """A channel that takes steps of an engine for each wording, sync and async alike; subclasses say which."""
+    """A channel that runs an engine's steps for each wording, sync or async; subclasses define the steps."""
 
     each_alone = True
 
@@ -91,7 +91,7 @@ class EngineLeaf(LeafChannel, Generic[E]):
 
 
 class EngineScan:
-    """What an engine is asked for: the scores of chunks, and which share of a query's terms it has."""
+    """Keyword scores of given chunks, and coverage of a query's terms, from an engine."""
 
     local = False
 
@@ -102,7 +102,7 @@ class EngineScan:
 
     @property
     def coverage(self) -> float | None:
-        """As of `KeywordScan`; None where the engine does not tell."""
+        """As of `KeywordScan`; None where the engine does not report it."""
         for _, asked in self._asked[:1]:
             return self._engine.run(self._engine.keyword_coverage(asked, self._require))
         return None
@@ -114,10 +114,10 @@ class EngineScan:
 
 
 class EngineBM25(EngineLeaf[SearchedEngine]):
-    """Finds chunks by their words in an engine; scores are BM25's, higher is better.
+    """Keyword search in an engine; scores are BM25's, higher is better.
 
-    `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that cannot score by a
-    formula raises ConfigError when it is asked. Access rights (`require`) narrow what counts, too.
+    `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that does not support a
+    formula raises ConfigError at the search. Access rights (`require`) also restrict the statistics.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
 
 
 class AskedWording:
-    """What a wording asks, once the analyzer is known; and the words of its terms."""
+    """The keyword request of a wording, made once the analyzer is known; maps the terms back to words."""
 
     def __init__(self, channel: EngineBM25, query: Query, wording: Variant) -> None:
         self._channel = channel
@@ -188,13 +188,13 @@ class AskedWording:
         )
 
     def words(self, forms: Sequence[str]) -> tuple[str, ...]:
-        """The words of the query that these forms are of, in its order."""
+        """The words of the query that have one of these forms, in query order."""
         found = set(forms)
         return tuple(dict.fromkeys(term.word for term in self._terms if found.intersection(term.forms)))
 
 
 class EngineDense(VectorChannel):
-    """Finds chunks by their vectors in an engine; scores are cosines, in (0, 1], as of `VectorChannel`."""
+    """Vector search in an engine; scores are cosines, in (0, 1], as of `VectorChannel`."""
 
     each_alone = True
 
@@ -205,12 +205,12 @@ class EngineDense(VectorChannel):
 
     @property
     def embedder(self) -> Embedder:
-        """That of the collection, made when it is first needed; NotIndexedError where it has no vectors."""
+        """The embedder of the collection, loaded at first use; NotIndexedError where it has no vectors."""
         return self._present(self.engine.embedder)
 
     @embedder.setter
     def embedder(self, value: Embedder | None) -> None:
-        """Nothing: the collection has its own."""
+        """Does nothing: the collection has its own embedder."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         """For each wording at most k chunks, nearest first."""
@@ -227,7 +227,7 @@ class EngineDense(VectorChannel):
         return found or [[] for _ in wordings]
 
     def embedded(self, query: Query, wordings: Sequence[Variant]) -> Steps[Sequence[Vector] | None]:
-        """The vectors of wordings of a query; None where there is no collection, NotIndexedError where it has none."""
+        """The vectors of the wordings; None where there is no collection, NotIndexedError for one without vectors."""
         embedder = yield from self.engine.embedding()
         if embedder is None and not (yield from self.engine.exists()):
             return None
@@ -236,7 +236,7 @@ class EngineDense(VectorChannel):
         return vectors
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
-        """Those that say something; whether the query's own vector fits is seen when it is searched."""
+        """The wordings with content; the search checks whether the query's own vector fits."""
         return LeafChannel._wordings(self, query)
 
     def _present(self, embedder: Embedder | None) -> Embedder:
@@ -252,7 +252,7 @@ class EngineDense(VectorChannel):
 
 
 class _Index:
-    """An engine as a vector index, for scores of given chunks."""
+    """An engine as a vector index, to score given chunks."""
 
     def __init__(self, engine: SearchedEngine) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""A knowledge base, or a collection of an engine, copied into another engine, and the copy verified."""
+"""Copying of a knowledge base, or of an engine's collection, into another engine, with verification."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _FIRST_WAIT = 0.2
 
 
 class Check(NamedTuple):
-    """How many chunks there are, and the sum of their digests, which no order changes."""
+    """A count of chunks, and the order-independent sum of their digests."""
 
     chunks: int = 0
     total: int = 0
 
     def with_digest(self, digest: str) -> Check:
-        """With one chunk more."""
+        """The check with one more chunk."""
         return Check(self.chunks + 1, (self.total + int(digest, 16)) % _SPACE)
 
     @property
@@ -43,9 +43,11 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy did: chunks `written` and found there already (`unchanged`), those of the target that the source
-    does not have (`extra`, which `prune` removes), and what was read back of both. `seconds` are those of writing;
-    `questions` is what was done with those that the chunks answer, if there are some.
+    """The result of a copy.
+
+    `written` and `unchanged` count chunks, `extra` those of the target that the source does not have, which `prune`
+    removes. `source` and `target` are the checks of both. `seconds` is the time of writing. `questions` is the result
+    for the questions that the chunks answer, None without questions.
     """
 
     written: int
@@ -60,7 +62,7 @@ class Copied:
 
     @property
     def verified(self) -> bool:
-        """Whether the target holds exactly what the source does, by count and checksum; its questions, too."""
+        """Whether target and source are equal, by count and checksum, with their questions."""
         return self.source == self.target and (self.questions is None or self.questions.verified)
 
 
@@ -73,12 +75,12 @@ def copy(
     patience: float = 60.0,
     progress: Progress | None = None,
 ) -> Copied:
-    """Copy all chunks, their vectors, parents and questions; what the target has as it is, is left alone.
+    """Copy all chunks, their vectors, parents and questions; unchanged chunks of the target are not written.
 
-    So a copy that was broken off goes on when it is made again. Vectors are taken over where one embedder made both,
-    else the target's embeds the texts. A target that goes away is waited for, `patience` seconds. At the end it is read
-    back and compared. Of an engine's parents those are copied that chunks name. Raises what reading the source and
-    `Engine.upsert` do.
+    A copy that was broken off resumes when it is made again. Vectors are copied where one embedder made both
+    collections, else the target's embedder embeds the texts. While the target is unavailable, the copy retries for
+    `patience` seconds. At the end the target is read back and compared. From an engine, only parents that chunks name
+    are copied. Raises what reading the source and `Engine.upsert` raise.
     """
     size, wait = whole("batch", batch), number("patience", patience)
     own = _copied(source, target, prune, size, wait, progress)
@@ -121,7 +123,7 @@ def _copied(source: Source, target: Engine, prune: bool, size: int, wait: float,
 
 
 def _questions(source: Source) -> Source | None:
-    """The questions that the chunks answer; None where there are none."""
+    """The store of the questions that the chunks answer; None where there are none."""
     if isinstance(source, Engine):
         return source.asked if source.run(source.asked.exists()) else None
     if not has_questions(source):
@@ -132,7 +134,7 @@ def _questions(source: Source) -> Source | None:
 
 
 class _Writing:
-    """Batches on their way, each parent with the first chunk that names it."""
+    """Writes batches, each parent with the first chunk that names it."""
 
     def __init__(self, source: Source, target: Engine, patience: float) -> None:
         self._source = source
@@ -149,7 +151,7 @@ class _Writing:
         self.done = WriteCounts(*(before + more for before, more in zip(self.done, new, strict=True)))
 
     def write_rest(self) -> None:
-        """The parents that no chunk names, such as headers that metadata name; an engine does not list its own."""
+        """Write the parents that no chunk names, such as headers in metadata; an engine cannot list its parents."""
         if isinstance(self._source, KnowledgeBase):
             rest = (parent for parent in self._source.iter_parents() if parent.id not in self.sent)
             while some := list(islice(rest, BATCH)):
@@ -161,7 +163,7 @@ class _Writing:
         return own is not None and self._entry is not None and embedding.made_by(self._entry, own)
 
     def _above(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-        """The parents of chunks, and theirs, that were not sent yet."""
+        """The parents of chunks, and their ancestors, that were not sent yet."""
         wanted = {chunk.parent_id for chunk in chunks if chunk.parent_id is not None} - self.sent
         while wanted:
             found = self._source.parents(wanted)
@@ -197,7 +199,7 @@ def _entry(source: Source) -> EmbedderEntry | None:
 
 
 def _listed(source: Source, target: Engine) -> tuple[Check, list[str]]:
-    """What the target holds, and the ids of its chunks that the source does not have."""
+    """The check of the target, and the ids of its chunks that the source does not have."""
     present, extra, some = Check(), list[str](), list[str]()
     for entry in target.stored():
         present = present.with_digest(entry.digest)
@@ -209,13 +211,13 @@ def _listed(source: Source, target: Engine) -> tuple[Check, list[str]]:
 
 
 def _lacking(source: Source, ids: list[str]) -> list[str]:
-    """Those of the ids that the source does not have."""
+    """The ids that the source does not have."""
     held = source.get(ids)
     return [one for one in ids if one not in held]
 
 
 def _patiently(function: Callable[[], Any], patience: float) -> Any:
-    """What a function returns; tried again, ever more slowly, while its server is away and patience lasts."""
+    """The function's result; retried with growing pauses while its server is unavailable, for `patience` seconds."""
     end, wait = time.monotonic() + patience, _FIRST_WAIT
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A knowledge base as an engine, so that what is written for engines works without a server."""
+"""A knowledge base as an engine, so that code for engines works without a server."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EmbeddedEngine(Engine):
 
     @property
     def kb(self) -> KnowledgeBase:
-        """The knowledge base, as it is now."""
-        with self._opening:  # threads that ask at once have one base, so that none keeps the others from writing
+        """The knowledge base at its last commit."""
+        with self._opening:  # one base for all threads, so that no second one waits for the lock
             if self._base is None:
                 analyzer, embedder = self._given
                 self._base = KnowledgeBase.open(self.name, root=self._root, analyzer=analyzer, embedder=embedder)
@@ -137,7 +137,7 @@ class EmbeddedEngine(Engine):
             base.close()
 
     async def _aclose(self) -> None:
-        """Nothing: a knowledge base has no connections of an event loop."""
+        """Does nothing: a knowledge base has no connections of an event loop."""
 
     def __repr__(self) -> str:
         return f"EmbeddedEngine({self.name!r})"

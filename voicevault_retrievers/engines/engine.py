@@ -1,4 +1,4 @@
-"""What every engine offers: a collection of chunks in a database, written and searched as a knowledge base is."""
+"""The common interface of engines: a collection of chunks in a database, used like a knowledge base."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ from voicevault_retrievers.structure.questions import QuestionChannel
 class Engine(WritableEngine, HybridSearch):
     """A collection of an engine, by its name: searched through its channels, as a knowledge base is.
 
-    Nothing is asked of the server before the first operation. A collection that does not exist is searched to an empty
-    result, and made when chunks are first put in, with the `analyzer` of their words and the `embedder` of their
-    vectors (None for keywords only); one that exists keeps its own, and refuses others with IncompatibleIndexError.
-    `timeout` is in seconds, for each request to a server. What waits for the server has an async twin, but for listing
-    all (`stored`, iteration, `vectors`); both take the same steps. `with` and `async with` close its connections.
+    No request is sent before the first operation. Searching a missing collection finds nothing. The first write creates
+    the collection with the `analyzer` of its keywords and the `embedder` of its vectors (None for keywords only). An
+    existing collection keeps its own, and refuses others with IncompatibleIndexError.
 
-    Raises SearchNotAvailableError where the server cannot be reached or refuses the user, SearchTimeoutError where it
-    is too slow, FilterNotSupportedError where rights cannot be counted, SearchError for any other answer.
+    `timeout` is in seconds, for each request to a server. Methods that wait for the server have an async variant,
+    except those that list everything (`stored`, iteration, `vectors`); both run the same steps. `with` and `async with`
+    close the connections. Raises SearchNotAvailableError where the server cannot be reached or refuses the user,
+    SearchTimeoutError where it is too slow, FilterNotSupportedError where statistics cannot be restricted to the access
+    rights, SearchError for any other failure.
     """
 
     @abstractmethod
     def sibling(self, suffix: str, **options: Any) -> Engine:
-        """Another collection of the same server, by this one's name and a suffix; it may share its connections."""
+        """Another collection of the same server, named by this one's name and a suffix; may share its connections."""
 
     @cached_property
     def asked(self) -> Engine:
@@ -56,13 +57,13 @@ class Engine(WritableEngine, HybridSearch):
         return self.sibling(QUESTIONS)
 
     def reload(self) -> bool:
-        """Read anew what the collection was made with; whether that is another now, or there is one by now."""
+        """Read the collection's recipe again; returns whether it has changed."""
         before = self._recipe
         self.forget()
         return self.recipe != before
 
     def close(self) -> None:
-        """Close the connections that are not of an event loop; the next operation opens them again."""
+        """Close the connections of threads; the next operation opens them again."""
         if "asked" in vars(self):
             self.asked.close()
         self._close()
@@ -94,7 +95,7 @@ class Engine(WritableEngine, HybridSearch):
         return await self.arun(self._if_there(self._count, 0))
 
     def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given chunks that are here, by id."""
+        """The given chunks that exist, by id."""
         return self.run(self._getting(ids, parents=False))
 
     async def aget(self, ids: Iterable[str]) -> dict[str, Chunk]:
@@ -102,7 +103,7 @@ class Engine(WritableEngine, HybridSearch):
         return await self.arun(self._getting(ids, parents=False))
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given parents that are here, by id."""
+        """The given parents that exist, by id."""
         return self.run(self._getting(ids, parents=True))
 
     async def aparents(self, ids: Iterable[str]) -> dict[str, Chunk]:
@@ -118,7 +119,7 @@ class Engine(WritableEngine, HybridSearch):
         return await self.aparents(ids)
 
     def stored(self, size: int = BATCH) -> Iterator[Stored]:
-        """The id and digest of each chunk, in an order of the engine's own."""
+        """The id and digest of each chunk, in the engine's order."""
         cursor: Any = None
         size = whole("size", size)
         if not self.run(self._ready()):
@@ -130,7 +131,7 @@ class Engine(WritableEngine, HybridSearch):
                 return
 
     def __iter__(self) -> Iterator[Chunk]:
-        """The chunks, in an order of the engine's own."""
+        """The chunks, in the engine's order."""
         ids: list[str] = []
         for entry in self.stored():
             ids.append(entry.id)
@@ -140,7 +141,7 @@ class Engine(WritableEngine, HybridSearch):
         yield from self.get(ids).values() if ids else ()
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
-        """The vectors of those of the given chunks that are here, of length 1."""
+        """The vectors, of length 1, of the given chunks that exist."""
         wanted = list(codec.several(ids))
         none: Mapping[str, Vector] = {}
         return dict(self.run(self._if_there(partial(self._vectors, wanted), none))) if wanted else {}
@@ -159,17 +160,17 @@ class Engine(WritableEngine, HybridSearch):
 
     @property
     def embedder(self) -> Embedder | None:
-        """The embedder of the vectors; None for keywords only, or where there is no collection and none was given."""
+        """The embedder of the vectors; None for keywords only, or without a collection and a given embedder."""
         return self.run(self.embedding())
 
     @property
     def recipe(self) -> Recipe | None:
-        """What the collection was made with; None where there is none."""
+        """The recipe of the collection; None where there is no collection."""
         return self._recipe if self.run(self._ready()) else None
 
     @property
     def analyzer(self) -> SavedAnalyzer | None:
-        """The analyzer of the words; None where there is no collection and none was given."""
+        """The analyzer of the keywords; None where there is no collection and no analyzer was given."""
         return self._analyzer if self.run(self._ready()) else self._given[0]
 
     def nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
@@ -178,21 +179,21 @@ class Engine(WritableEngine, HybridSearch):
         return (yield from self._if_there(partial(self._nearest, vector, k, where, require), none))
 
     def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
-        """The chunks that have a term of what `asked` makes of the analyzer and its tags; none without a collection."""
+        """The chunks with a term of the query that `asked` makes of analyzer and tags; none without a collection."""
         if not (yield from self._ready()):
             return ()
         tags = yield from self._tags(require)
         return (yield from self._keywords(asked(self._present(), tags), k))
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
-        """The scores of given chunks, as of `keywords`."""
+        """The keyword scores of given chunks, as of `keywords`."""
         if not ids or not (yield from self._ready()):
             return {}
         tags = yield from self._tags(require)
         return (yield from self._keyword_scores(asked(self._present(), tags), ids))
 
     def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]:
-        """The parts of a chunk's score, as of `keywords`; none where that would not find it."""
+        """The parts of a chunk's keyword score; none where `keywords` would not find the chunk."""
         if not (yield from self._ready()):
             return []
         tags = yield from self._tags(require)
@@ -203,7 +204,7 @@ class Engine(WritableEngine, HybridSearch):
         return (yield from self._parts(wanted, chunk))
 
     def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
-        """The share of the terms that some chunk has; None for no terms, and where the engine does not tell."""
+        """The share of the query's terms that some chunk has; None for no terms, or where it is not reported."""
         if not (yield from self._ready()):
             return None
         tags = yield from self._tags(require)
@@ -213,23 +214,23 @@ class Engine(WritableEngine, HybridSearch):
         """As `keyword_coverage`."""
         try:
             population = yield from self._population(asked)
-        except ConfigError:  # `_parts` says why
+        except ConfigError:  # `_parts` raises it, with the reason
             return None
         return coverage(asked, population)
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
-        """The parts of the score of a chunk that passes, counted in its text, for what else counts is `_population`."""
+        """The parts of the score of a chunk that passes, from its text and the statistics of `_population`."""
         population = yield from self._population(asked)
         analyzed = yield Compute(partial(self._analysed, [chunk.text]))
         frequencies = Counter(analyzed.document(0))
         return explained(asked, population, frequencies, frequencies.total())
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
-        """The chunks that count, and how many of them have each form of what is asked; ConfigError where untold."""
+        """The statistics of a keyword query; ConfigError where the engine does not provide them."""
         raise ConfigError(f"a {type(self).__name__} does not tell its statistics, so its scores are not explained")
 
     def _present(self) -> SavedAnalyzer:
-        """The analyzer; SearchError where another thread has noticed meanwhile that the collection is another."""
+        """The analyzer; SearchError where another thread has found the collection removed or replaced."""
         if self._analyzer is None:
             raise SearchError(f"collection {self.name!r} was removed or made anew meanwhile: ask again")
         return self._analyzer
@@ -237,7 +238,7 @@ class Engine(WritableEngine, HybridSearch):
     def similarities(
         self, vector: Vector, ids: Sequence[str], where: Filter | None, require: Filter | None
     ) -> Steps[Mapping[str, float]]:
-        """The cosines of those of the given chunks that are here and pass, from their stored vectors."""
+        """The cosines, from stored vectors, of the given chunks that exist and pass the filters."""
         if not ids or not (yield from self._ready()):
             return {}
         rows = yield from self._vectors(ids)

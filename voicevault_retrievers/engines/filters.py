@@ -1,10 +1,10 @@
-"""The portable filter in the languages of vector stores.
+"""Translation of the portable filter into the filter languages of vector stores.
 
-A store is given a clause that passes whatever the portable filter passes, and often more: what its language cannot
-say, or says differently, is left out. What it then finds is still to be checked.
+A store receives a clause that passes whatever the portable filter passes, and often more: conditions that its language
+cannot express, or evaluates differently, are left out. The results still have to be checked against the filter.
 
-Left out everywhere are keys that are not ASCII identifiers, numbers that a double cannot tell apart, unprintable
-strings, lists of more than 100 values, and filters of more than 100 conditions: Chroma does not survive long ones.
+Every language leaves out keys that are not ASCII identifiers, numbers beyond 2**53, unprintable strings, lists of more
+than 100 values, and filters of more than 100 conditions: long ones crash Chroma.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Scalar: TypeAlias = str | int | float | bool
 
 MAX_CONDITIONS = 100
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""What a metadata key has to look like to be safe in every language."""
+"""The metadata keys that are safe in every language."""
 
 _EXACT = 2**53
 ORDERED = ("$gt", "$gte", "$lt", "$lte")
@@ -38,47 +38,48 @@ class Bound(Enum):
 
 
 class Language:
-    """What a store can say. Each clause passes at least what is asked; this one says nothing.
+    """A filter language. Each clause passes at least what is asked; this base class leaves out every condition.
 
-    `reserved` are the keys that the store, or its framework, writes metadata of its own to: of them nothing is said.
+    `reserved` are the keys under which the store, or its framework, writes metadata of its own: conditions on them are
+    left out.
     """
 
     def __init__(self, reserved: Sequence[str] = ()) -> None:
         self.reserved = frozenset(reserved)
 
     def equal(self, key: str, operand: Scalar) -> Clause:
-        """Passes what `$eq` passes."""
+        """A clause for `$eq`."""
         return Bound.EVERYTHING
 
     def unequal(self, key: str, operand: Scalar) -> Clause:
-        """Passes what `$eq` does not, so also what lacks the key."""
+        """A clause for what `$eq` does not pass, including chunks without the key."""
         return Bound.EVERYTHING
 
     def other(self, key: str, operand: Scalar) -> Clause:
-        """Passes what `$ne` passes."""
+        """A clause for `$ne`."""
         return self.unequal(key, operand)
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
-        """Passes what `$gt`, `$gte`, `$lt` or `$lte` passes."""
+        """A clause for `$gt`, `$gte`, `$lt` or `$lte`."""
         return Bound.EVERYTHING
 
     def exists(self, key: str, wanted: bool) -> Clause:
-        """Passes what `$exists` passes."""
+        """A clause for `$exists`."""
         return Bound.EVERYTHING
 
     def every(self, clauses: Sequence[Clause]) -> Clause:
-        """Passes what all clauses pass."""
+        """A clause for what all clauses pass."""
         return {"$and": list(clauses)}
 
     def some(self, clauses: Sequence[Clause]) -> Clause:
-        """Passes what one of the clauses passes."""
+        """A clause for what at least one clause passes."""
         return {"$or": list(clauses)}
 
 
 class Chroma(Language):
-    """Its `$eq` is not membership, its `$contains` tells 1 from 1.0, and its `$ne` passes every list.
+    """Chroma's language: `$eq` is not membership, `$contains` distinguishes 1 from 1.0, and `$ne` passes every list.
 
-    It compares a whole number with the operand's whole part, so that 2 is not below 2.5, and equals it.
+    Chroma compares a whole number with the operand's whole part: it takes 2 and 2.5 for equal.
     """
 
     def equal(self, key: str, operand: Scalar) -> Clause:
@@ -100,7 +101,10 @@ class Chroma(Language):
 
 
 class Qdrant(Language):
-    """Its match tells 1 from 1.0, so numbers are said as a range; `prefix` is the path of metadata in the payload."""
+    """Qdrant's language; `prefix` is the path of metadata in the payload.
+
+    Qdrant's match distinguishes 1 from 1.0, so numbers become ranges.
+    """
 
     def __init__(self, prefix: str = "", reserved: Sequence[str] = ()) -> None:
         super().__init__(reserved)
@@ -121,7 +125,7 @@ class Qdrant(Language):
         return self._field(key, range=self.models.Range(**{operator[1:]: operand}))
 
     def exists(self, key: str, wanted: bool) -> Clause:
-        if wanted:  # an empty list exists, but Qdrant calls it empty
+        if wanted:  # an empty list exists, but counts as empty for Qdrant
             return Bound.EVERYTHING
         return self.models.IsEmptyCondition(is_empty=self.models.PayloadField(key=self.prefix + key))
 
@@ -136,19 +140,19 @@ class Qdrant(Language):
 
 
 def nothing_passes(where: Filter | None) -> bool:
-    """Whether a filter can pass nothing, whatever the metadata, such as rights that came out empty."""
+    """Whether a filter passes nothing, whatever the metadata, such as empty access rights."""
     return widened(parse(where), Language()) is Bound.NOTHING
 
 
 def said(where: Filter | None, language: Language) -> Clause | None:
-    """A clause that passes at least what a filter passes; None where there is nothing to say."""
+    """A clause that passes at least what a filter passes; None where no condition can be expressed."""
     node = parse(where)
     clause = widened(node, language) if size_of(node) <= MAX_CONDITIONS else Bound.EVERYTHING
     return None if isinstance(clause, Bound) else clause
 
 
 def widened(node: Node, language: Language, negated: bool = False) -> Clause:
-    """A clause that passes at least what `node` passes, or, where `negated`, what it does not."""
+    """A clause that passes at least what `node` passes, or, where `negated`, what it does not pass."""
     if isinstance(node, Not):
         return widened(node.part, language, not negated)
     if isinstance(node, Condition):
@@ -189,7 +193,7 @@ def _condition(condition: Condition, language: Language, negated: bool) -> Claus
 
 
 def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
-    """Conditions that pass at least as much as one on a list of values; None where it is not one."""
+    """Simpler conditions that pass at least as much as one on a list of values; None for another condition."""
     key, operator, operand = condition.key, condition.operator, condition.operand
     if operator == "$contains" and not negated and not isinstance(operand, str):
         return Condition(key, "$eq", operand)
@@ -205,19 +209,19 @@ def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
 
 
 def kind_of(operand: Any) -> type:
-    """Values of one kind can be compared."""
+    """The kind of a value; values of one kind can be compared."""
     return float if type(operand) is int else type(operand)
 
 
 def said_alike(operand: Any) -> bool:
-    """Whether every store takes a value for what it is."""
+    """Whether every store interprets a value in the same way."""
     if type(operand) is str:
-        return operand.isprintable()  # neither NUL nor half a surrogate pair, which databases refuse
+        return operand.isprintable()  # no NUL and no lone surrogate, which databases refuse
     return type(operand) is bool or (type(operand) in (int, float) and abs(operand) < _EXACT)
 
 
 def size_of(node: Node) -> int:
-    """How many conditions a node becomes."""
+    """The number of conditions that a node expands to."""
     if isinstance(node, Not):
         return size_of(node.part)
     if isinstance(node, Condition):
@@ -228,7 +232,7 @@ def size_of(node: Node) -> int:
 
 @cache
 def _chroma_has_lists() -> bool:
-    """Whether this version can hold lists, which came with the operator that finds their members."""
+    """Whether the installed Chroma stores lists; it does since it has `$contains`."""
     try:
         import_module("chromadb.api.types").validate_where({"key": {"$contains": "member"}})
     except ValueError:

@@ -1,4 +1,4 @@
-"""What channels over the parts of a framework share: a filter that is kept, whatever the part makes of it."""
+"""The base of channels over components of a framework, whose results are filtered here as well."""
 
 from __future__ import annotations
 
@@ -27,24 +27,23 @@ _CUT = (
 
 
 class Foreign(LeafChannel, Generic[A, N, E]):
-    """A channel over a part that filters in its own way, or not at all; subclasses say how it is searched.
+    """A channel over a component that filters in its own way, or not at all; subclasses implement its search.
 
-    A is what the part is asked with, N what it is given of a filter, E what it gives, an entry for each hit.
-
-    What is found is checked, and while fewer than k are kept and the part gave all it was asked for, it is asked for
-    twice as many, up to `MAX_DEPTH` or its `reach`; a ranking that ends there says so. Where a deeper ask fails the
-    answer to the one before it stands, with the failure beside it. The part's order is kept; scores are where they fall
-    with it. Where `awaits` is false the part is called in a worker thread even by an async search.
+    A is the type of a request to the component, N that of the filter passed to it, E that of an entry it returns. The
+    results are filtered here. While fewer than k pass and the component returned as many as requested, twice as many
+    are requested, up to `MAX_DEPTH` or `reach`; a ranking that ends there says so. Where a deeper request fails, the
+    previous answer stands, with the failure beside it. The component's order is kept; scores stay where they fall with
+    the order. Where `awaits` is false, even an async search calls the component in a worker thread.
     """
 
     each_alone = True
     awaits = True
     reach: int | None = None
-    """How many entries the part gives at most, however many there are; None where there is no such end."""
+    """The most entries that the component returns; None where it has no such limit."""
 
     @abstractmethod
     def _asked(self, query: Query, wording: Variant) -> A | None:
-        """What the part is asked with for a wording; None where there is nothing to look for."""
+        """The request for a wording; None where there is nothing to search for."""
 
     async def _aasked(self, query: Query, wording: Variant) -> A | None:
         """`_asked`, awaited."""
@@ -60,11 +59,11 @@ class Foreign(LeafChannel, Generic[A, N, E]):
 
     @abstractmethod
     def _narrowed(self, where: Filter | None) -> N:
-        """What the part is given of a filter; whatever passes the filter passes that."""
+        """The filter for the component; it passes whatever `where` passes."""
 
     @abstractmethod
     def _kept(self, found: Sequence[E], where: Filter | None, k: int) -> Sequence[Match]:
-        """The first k of those entries that pass a filter, in their order."""
+        """The first k entries that pass a filter, in their order."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         where = filter_of(query)
@@ -128,18 +127,18 @@ class Foreign(LeafChannel, Generic[A, N, E]):
 
 
 def filter_of(query: Query) -> Filter | None:
-    """What has to pass for the query's rights and its own narrowing."""
+    """The conjunction of the query's access rights and its filter."""
     return both(query.require, query.where)
 
 
 class _Matches(list[Match]):
-    """What passes the filter, and where that may not be all that was wanted, why."""
+    """The matches that pass the filter, and the failure where there may be more."""
 
     failure: Failure | None = None
 
 
 class _Deepening:
-    """How deep to search until k matches are kept."""
+    """The search depth, raised until k matches are kept."""
 
     def __init__(self, k: int, reach: int | None) -> None:
         self.k = k
@@ -150,7 +149,7 @@ class _Deepening:
         self.error: Exception | None = None
 
     def take(self, given: int, kept: Sequence[Match]) -> None:
-        """Note what is kept of what a search of `depth` gave, and how deep the next one is to go."""
+        """Record the matches kept from `given` entries, and set the depth of the next search."""
         self.kept = kept
         more = len(kept) < self.k and given >= self.depth
         self.cut = more and self.depth >= self.end
@@ -158,7 +157,7 @@ class _Deepening:
         self.depth = min(2 * self.depth, self.end)
 
     def fail(self, error: Exception) -> None:
-        """Note that a search failed; raises its error where it was the first."""
+        """Record a failed search; raises its error where it was the first."""
         if self.kept is None:
             raise error
         self.error, self.done = error, True

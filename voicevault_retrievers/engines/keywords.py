@@ -1,4 +1,4 @@
-"""BM25 over an engine's own statistics: what is asked, what counts, and the score of a chunk."""
+"""BM25 from an engine's own statistics: the query, the statistics, and the score of a chunk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from voicevault_retrievers.lexical.weighted_query import Forms
 
 
 class Keywords(NamedTuple):
-    """What is asked of an engine: the forms of each term, and how often the query has it.
+    """A keyword query: the forms of each term, and how often the query has the term.
 
-    A chunk has a term in at most one form. `where` narrows what is found, `require` what counts too; `filtered` says
-    that only what passes `where` counts. `positive` leaves out what scores 0 or less.
+    A chunk has a term in at most one form. `where` restricts the hits, `require` also the statistics; with `filtered`,
+    `where` restricts the statistics too. `positive` drops hits with scores of 0 or less.
     """
 
     terms: Mapping[Forms, float]
@@ -36,20 +36,21 @@ class Keywords(NamedTuple):
 
     @property
     def passing(self) -> Filter | None:
-        """What is found."""
+        """The filter on the hits."""
         return both(self.require, self.where)
 
     @property
     def counting(self) -> Filter | None:
-        """What counts in the statistics; None for all chunks."""
+        """The filter on the chunks counted in the statistics; None for all chunks."""
         return self.passing if self.filtered else self.require
 
 
 @dataclass(frozen=True)
 class CollectionCounts:
-    """The chunks that count: how many, the sum of their lengths in terms, and how many have each form.
+    """The statistics: the number of chunks, the sum of their lengths in terms, and the chunks per form.
 
-    `histogram` gives pairs (n, how many terms n chunks have); only formulas that replace negative weights ask for it.
+    `histogram` returns pairs (n, number of terms that n chunks have); only formulas that replace negative weights need
+    it.
     """
 
     total: int
@@ -64,14 +65,14 @@ class CollectionCounts:
 
 
 class Weighted(NamedTuple):
-    """A term that some chunk has: its forms, and `count * idf`."""
+    """A term that some chunk has: its forms, and its weight, `count * idf`."""
 
     forms: Forms
     weight: float
 
 
 class KeywordHit(NamedTuple):
-    """A chunk that has a term of the query: its score, higher is better, and which forms it has."""
+    """A chunk that has a term of the query: its score, higher is better, and the forms that it has."""
 
     chunk: Chunk
     score: float
@@ -79,7 +80,7 @@ class KeywordHit(NamedTuple):
 
 
 def weigh(asked: Keywords, population: CollectionCounts) -> list[Weighted]:
-    """The terms that some chunk has, in the query's order, by what each occurrence counts.
+    """The weighted terms that some chunk has, in query order.
 
     Raises ConfigError where the formula needs a histogram and the population has none.
     """
@@ -89,7 +90,7 @@ def weigh(asked: Keywords, population: CollectionCounts) -> list[Weighted]:
 def explained(
     asked: Keywords, population: CollectionCounts, frequencies: Mapping[str, int], length: int
 ) -> list[TermScore]:
-    """The parts of the score of a chunk that has these terms so often, as of `LexicalIndex.explain`; see `score`."""
+    """The parts of the score of a chunk with these term frequencies, as of `LexicalIndex.explain`; see `score`."""
     formula, norm = asked.formula, float(asked.formula.norm(length, population.mean))
     parts = []
     for forms, count, n, idf in _counted(asked, population):
@@ -101,14 +102,14 @@ def explained(
 
 
 def coverage(asked: Keywords, population: CollectionCounts) -> float | None:
-    """The share of the terms that some chunk has, each counted as often as the query has it; None for no terms."""
+    """The share of the query's terms that some chunk has, weighted by their counts in the query; None for no terms."""
     total = sum(asked.terms.values())
     had = [n for forms, n in asked.terms.items() if any(population.frequencies.get(form) for form in forms)]
     return sum(had) / total if total else None
 
 
 def _counted(asked: Keywords, population: CollectionCounts) -> list[tuple[Forms, float, int, float]]:
-    """Of each term that some chunk has its forms, how often the query has it, how many chunks do, and its idf."""
+    """For each term that some chunk has: its forms, its count in the query, its document frequency, and its idf."""
     known = [
         (forms, count, sum(population.frequencies.get(form, 0) for form in forms))
         for forms, count in asked.terms.items()
@@ -136,9 +137,9 @@ def _floored(formula: Formula, population: CollectionCounts, idf: list[float]) -
 def score(
     formula: Formula, terms: Sequence[Weighted], mean: float, frequencies: Mapping[str, int], length: int
 ) -> tuple[float, tuple[str, ...]] | None:
-    """The score of a chunk that has these terms so often, and the forms that it has; None where it has none.
+    """The score of a chunk with these term frequencies, and the forms that it has; None for no term of the query.
 
-    The exact BM25 of `formula`, as a knowledge base computes it but for the last bits.
+    The exact BM25 of `formula`, equal to a knowledge base's but for rounding.
     """
     norm = float(formula.norm(length, mean))
     absent = formula.absent()
@@ -154,6 +155,6 @@ def score(
 
 
 def best(hits: Iterable[KeywordHit], k: int, *, positive: bool = False) -> list[KeywordHit]:
-    """The k hits of the highest score, ties by ascending id; `positive` leaves out what scores 0 or less."""
+    """The k hits of the highest score, ties by ascending id; `positive` drops scores of 0 or less."""
     kept = (hit for hit in hits if not positive or hit.score > 0)
     return sorted(kept, key=lambda hit: (-hit.score, hit.chunk.id))[:k]

@@ -1,4 +1,4 @@
-"""How the lists of two bases differ for the same questions, and why."""
+"""Comparison of the rankings of two bases for the same queries, with the causes of differences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 
 TOLERANCE = 1e-6
-"""Scores nearer than this, relative to the larger, are equal."""
+"""Scores that differ by less than this, relative to the larger, are equal."""
 
 CAUSES: Mapping[str, str] = {
     "absent": "the other base does not hold the chunk",
@@ -23,11 +23,11 @@ CAUSES: Mapping[str, str] = {
     "instead": "both score it alike, and the other base has found others of a higher score",
     "scores": "the other base scores it otherwise: its statistics or its terms differ",
 }
-"""Why a chunk among the first of one list is not among those of the other."""
+"""Why a chunk among the first k of one ranking is not among those of the other."""
 
 
 class Compared(Protocol):
-    """What is compared: a knowledge base or an engine."""
+    """A knowledge base or an engine to compare."""
 
     def bm25(self, **options: Any) -> Channel: ...
 
@@ -38,9 +38,11 @@ class Compared(Protocol):
 
 @dataclass
 class Parity:
-    """How alike the lists of one channel are: over `queries`, the mean `overlap` of the first k, in [0, 1]; how many
-    lists are `same` in ids and order; how far scores of the same chunk are apart at most, relative (`score_error`);
-    and of the chunks that are in one list only, how many for each of `CAUSES`.
+    """How similar the rankings of one channel are.
+
+    Over `queries`: `overlap` is the mean overlap of the first k, in [0, 1]; `same` counts rankings equal in ids and
+    order; `score_error` is the largest relative difference between scores of the same chunk; `causes` counts the chunks
+    in one ranking only, by `CAUSES`.
     """
 
     channel: str
@@ -60,7 +62,10 @@ def parity(
     k: int = 10,
     channels: Sequence[str] = ("bm25", "dense"),
 ) -> list[Parity]:
-    """Compare the first k of each channel. Raises ConfigError where there is no query, and what searching raises."""
+    """Compare the first k hits of each channel.
+
+    Raises ConfigError where there is no query, and what searching raises.
+    """
     asked, depth = list(queries), whole("k", k)
     if not asked:
         raise ConfigError("there are no queries to compare two bases by: give some")
@@ -91,7 +96,7 @@ def _compared(reference: Compared, other: Compared, queries: Sequence[str | Quer
 def _causes(
     here: Compared, there: Compared, channel: Channel, query: Query, ours: Ranking, theirs: Ranking, k: int
 ) -> Iterator[str]:
-    """Why chunks of our list are not in theirs; `channel` is theirs, over what is `there`."""
+    """The causes for chunks of `ours` that are not in `theirs`; `channel` searches `there`."""
     listed = set(theirs.ids)
     expected = {hit.id: hit.score for hit in ours if hit.id not in listed}
     if not expected:

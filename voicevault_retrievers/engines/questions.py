@@ -1,4 +1,4 @@
-"""The questions that an engine's chunks answer, in a collection of their own beside them."""
+"""The questions that an engine's chunks answer, in a second collection."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from voicevault_retrievers.engines.channels import EngineBM25, EngineDense
 from voicevault_retrievers.structure.questions import COLLECTION, QuestionChannel, QuestionIndex
 
 QUESTIONS = f"_{COLLECTION}"
-"""What stands behind the name of a collection in that of its questions."""
+"""The suffix of the name of the questions' collection."""
 
 
 class QuestionEngine(Protocol):
-    """What is asked of an engine; see `engines.engine.Engine`."""
+    """The part of `engines.engine.Engine` that questions need."""
 
     @property
     def embedder(self) -> Embedder | None: ...
@@ -41,9 +41,9 @@ class QuestionEngine(Protocol):
 
 
 class EngineQuestions:
-    """Questions in a collection of an engine, as `QuestionIndex` keeps them.
+    """The store of a `QuestionIndex` in a collection of an engine.
 
-    An engine has no lock for them: one process updates at a time.
+    An engine has no lock for the questions: only one process may update them at a time.
     """
 
     def __init__(self, engine: QuestionEngine) -> None:
@@ -54,22 +54,22 @@ class EngineQuestions:
         return self.engine.embedder is not None
 
     def view(self) -> EngineQuestionView:
-        """The questions, as they are whenever they are asked for."""
+        """The questions, read from the engine at each call."""
         return EngineQuestionView(self.engine)
 
     def add(self, chunks: Sequence[Chunk], *, parents: Sequence[Chunk] = ()) -> None:
-        """Put in questions and notes."""
+        """Add questions and notes."""
         self.engine.upsert(chunks, parents=parents)
 
     def delete(self, ids: Collection[str]) -> int:
-        """Remove questions."""
+        """Delete questions; returns how many."""
         return self.engine.delete(ids)
 
     def hold(self) -> None:
-        """Nothing: an engine has no lock."""
+        """Does nothing: an engine has no lock."""
 
     def close(self) -> None:
-        """Nothing: an engine has no lock."""
+        """Does nothing: an engine has no lock."""
 
     def __repr__(self) -> str:
         return f"EngineQuestions({self.engine!r})"
@@ -100,8 +100,8 @@ class EngineQuestionView:
 def engine_questions(engine: QuestionEngine) -> QuestionIndex:
     """The questions about an engine's chunks: `update` makes them, `channel` searches them.
 
-    They are in the collection of the engine's name and `QUESTIONS`, each with its chunk's metadata and the
-    chunk's id under `source_chunk_id`. Under access rights all are compared with their chunks at each search.
+    Their collection is named by the engine's name and `QUESTIONS`. Each question has its chunk's metadata, and the
+    chunk's id under `source_chunk_id`. Under access rights every search checks the questions against their chunks.
     """
     return QuestionIndex(EngineQuestions(engine.asked), engine)
 
@@ -109,6 +109,6 @@ def engine_questions(engine: QuestionEngine) -> QuestionIndex:
 def question_channel(engine: QuestionEngine, **options: Any) -> QuestionChannel:
     """The channel over the questions about an engine's chunks; `options` are those of `QuestionIndex.channel`.
 
-    Without `by` the collection is asked whether it has vectors. Where there are no questions, it finds nothing.
+    Without `by`, the channel checks whether the collection has vectors. Where there are no questions, it finds nothing.
     """
     return engine_questions(engine).channel(**options)

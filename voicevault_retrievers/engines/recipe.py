@@ -1,4 +1,4 @@
-"""What an engine's collection was made with: the analyzer of its words, the embedder of its vectors."""
+"""The recipe of an engine's collection: the analyzer of its keywords, the embedder of its vectors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Recipe:
-    """The recipe of a collection. `options` are what else its engine fixed when it was made."""
+    """The recipe of a collection. `options` are other options that its engine fixes at creation."""
 
     analyzer: Mapping[str, Any]
     analyzer_fingerprint: str
@@ -27,14 +27,14 @@ class Recipe:
 
     @classmethod
     def of(cls, analyzer: SavedAnalyzer | None, embedder: Embedder | None, options: Mapping[str, Any]) -> Recipe:
-        """That of a new collection. Raises ConfigError for an analyzer without a name."""
+        """The recipe of a new collection. Raises ConfigError for an analyzer without a name."""
         made = analyzers.named(analyzer)
         entry = None if embedder is None else embedding.describe(embedder)
         return cls(made.recipe(), made.fingerprint, entry, dict(options))
 
     @classmethod
     def parse(cls, text: str, name: str) -> Recipe:
-        """The recipe that `text` says. Raises IncompatibleIndexError for what is none, or of a newer version."""
+        """The recipe in `text`. Raises IncompatibleIndexError for other text, or a newer version."""
         try:
             told = json.loads(text)
             version, entry = told["version"], told["embedder"]
@@ -54,7 +54,7 @@ class Recipe:
             ) from error
 
     def text(self) -> str:
-        """One line that `parse` reads."""
+        """The recipe as one line, which `parse` reads."""
         entry = None if self.embedder is None else vars_of(self.embedder)
         return json.dumps(
             {
@@ -68,20 +68,20 @@ class Recipe:
         )
 
     def make_analyzer(self, given: SavedAnalyzer | None, name: str) -> SavedAnalyzer:
-        """Its analyzer as it is here. Raises IncompatibleIndexError for another, or one that gives other terms now."""
+        """The analyzer of the recipe; IncompatibleIndexError where `given` differs, or terms have changed."""
         made = analyzers.make(self.analyzer, given, name)
         analyzers.check(made, self.analyzer_fingerprint, name)
         return made
 
     def make_embedder(self, given: Embedder | None, name: str) -> Embedder | None:
-        """Its embedder: the given one where it fits, else made by its name. Raises as `KnowledgeBase.embedder`."""
+        """The embedder of the recipe: `given` if it fits, else loaded by name; raises as `KnowledgeBase.embedder`."""
         if given is not None:
             embedding.check(self.embedder, given, name)
             return given
         return None if self.embedder is None else embedding.make(self.embedder, name)
 
     def check_options(self, given: Mapping[str, Any], name: str) -> None:
-        """Raises ConfigError where an option is given that differs from what the collection was made with."""
+        """Raises ConfigError where a given option differs from the collection's."""
         for key, value in given.items():
             if self.options.get(key) != value:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""What an engine is to the classes over it: a server asked in steps; what is written to it, and listed."""
+"""The interface between an engine and a server: requests as steps, for writes, reads and searches."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from voicevault_retrievers.store.codec import Limits
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine does as a knowledge base does, and what it does otherwise.
+    """How far an engine behaves like a knowledge base.
 
-    `exact_keywords`: BM25 scores are those of a knowledge base of the same chunks, but for their last bits.
-    `exact_vectors`: no near neighbour is missed. `atomic`: a batch is written whole or not at all. `native_async`: the
-    event loop waits for the server itself, not for a thread. `server_fusion`: one request can search and fuse.
+    `exact_keywords`: BM25 scores equal those of a knowledge base of the same chunks, but for rounding. `exact_vectors`:
+    no near neighbour is missed. `atomic`: a batch is written completely or not at all. `native_async`: the event loop
+    waits for the server itself, without a thread. `server_fusion`: one request can search and fuse.
     """
 
     exact_keywords: bool
@@ -40,9 +40,9 @@ class Capabilities:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A chunk as it is written: its vector of length 1, its terms and how often it has each, and its digest.
+    """A chunk to be written: its vector of length 1, its term frequencies, and its digest.
 
-    Two records of one digest are alike in text, metadata, parent, and in what made their vectors and terms.
+    Two records with one digest have equal text, metadata and parent, and the same embedder and analyzer.
     """
 
     chunk: Chunk
@@ -52,19 +52,19 @@ class Record:
 
     @property
     def length(self) -> int:
-        """How many terms it has, repeats counted."""
+        """The length of the chunk in terms, repeats counted."""
         return sum(self.terms.values())
 
 
 class Stored(NamedTuple):
-    """A chunk as it is listed."""
+    """The id and digest of a chunk in a listing."""
 
     id: str
     digest: str
 
 
 class WriteCounts(NamedTuple):
-    """How many chunks were new, took another's place, and were there already."""
+    """How many chunks were new, replaced another, or were unchanged."""
 
     added: int = 0
     replaced: int = 0
@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 class Server(ABC):
-    """One collection of a server. A subclass says what is asked; how operations are made of that, see `Engine`."""
+    """One collection of a server. Subclasses define its requests; `Engine` composes operations of them."""
 
     capabilities: Capabilities
 
@@ -105,7 +105,7 @@ class Server(ABC):
 
     @abstractmethod
     def _now(self, ask: Any) -> Any:
-        """Ask the server, and wait."""
+        """Send a request, and wait for the answer."""
 
     async def _later(self, ask: Any) -> Any:
         """`_now` on the running event loop; in a worker thread where the engine has no async client."""
@@ -113,27 +113,27 @@ class Server(ABC):
 
     @abstractmethod
     def _read_recipe(self) -> Steps[str | None]:
-        """What `_create` was given; None where there is no such collection."""
+        """The text of the recipe that `_create` stored; None where there is no such collection."""
 
     @abstractmethod
     def _create(self, recipe: Recipe) -> Steps[None]:
-        """Make the collection, and keep `recipe.text()`; no error where somebody else has just made it."""
+        """Create the collection, and store `recipe.text()`; no error where another client has just created it."""
 
     @abstractmethod
     def _drop(self) -> Steps[None]:
-        """Remove the collection with all in it."""
+        """Remove the collection with its content."""
 
     @abstractmethod
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
-        """The digests of those of the given chunks that are here."""
+        """The digests of the given chunks that exist."""
 
     @abstractmethod
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        """Put in chunks, in the place of those of their ids, and parents, which are kept and not searched."""
+        """Write chunks and parents, replacing those with the same ids; parents are not searched."""
 
     @abstractmethod
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        """Remove chunks, and parents that no chunk names any more; how many chunks were here."""
+        """Remove chunks, and parents that lose their last chunk; returns how many chunks were removed."""
 
     @abstractmethod
     def _count(self) -> Steps[int]:
@@ -141,11 +141,11 @@ class Server(ABC):
 
     @abstractmethod
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
-        """Those of the given chunks, or parents, that are here."""
+        """The given chunks, or parents, that exist."""
 
     @abstractmethod
     def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        """At most `limit` chunks from a cursor (None for the first) on, each once, and the next cursor or None."""
+        """At most `limit` chunks from a cursor (None for the first) on, each once; and the next cursor, or None."""
 
     @abstractmethod
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
@@ -153,7 +153,7 @@ class Server(ABC):
 
     @abstractmethod
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
-        """The vectors of those of the given chunks that are here, of length 1."""
+        """The vectors, of length 1, of the given chunks that exist."""
 
     @abstractmethod
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
@@ -161,35 +161,35 @@ class Server(ABC):
 
     @abstractmethod
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        """The score of each given chunk that is here and passes: 0.0 where no term matches."""
+        """The scores of the given chunks that exist and pass, 0.0 where no term matches."""
 
     @abstractmethod
     def _tags(self, require: Filter | None) -> Steps[str]:
-        """The control characters that terms of chunks that pass begin with (see `Analyzer`): these and no others.
+        """Exactly the control characters that terms of passing chunks begin with (see `Analyzer`).
 
-        One too many lets a query lose words that are stopwords of that language alone.
+        An extra one drops query words that are stopwords only in that language.
         """
 
     @abstractmethod
     def _close(self) -> None:
-        """As `Engine.close`, of this collection."""
+        """As `Engine.close`, for this collection only."""
 
     @abstractmethod
     async def _aclose(self) -> None:
-        """As `Engine.aclose`, of this collection."""
+        """As `Engine.aclose`, for this collection only."""
 
     # How it is done.
 
     def run(self, steps: Steps[T]) -> T:
-        """Take the steps."""
+        """Run the steps."""
         return run(steps, self._now)
 
     async def arun(self, steps: Steps[T]) -> T:
-        """Take the steps on the running event loop."""
+        """Run the steps on the running event loop."""
         return await arun(steps, self._later)
 
     def embedding(self) -> Steps[Embedder | None]:
-        """The embedder, made when it is first needed."""
+        """The embedder, loaded at first use."""
         if not (yield from self._ready()):
             return self._given[1]
         recipe = self._recipe
@@ -197,7 +197,7 @@ class Server(ABC):
             return self._embedder
         made: Embedder | None = yield Compute(partial(recipe.make_embedder, self._given[1], self.name))
         with self._mutex:
-            if self._recipe is not recipe:  # the collection was made anew meanwhile
+            if self._recipe is not recipe:  # the collection was replaced meanwhile
                 return made
             self._embedder = self._embedder or made
         return self._embedder
@@ -207,12 +207,12 @@ class Server(ABC):
         return (yield from self._ready())
 
     def forget(self) -> None:
-        """Read the recipe anew before the next operation: the collection may be another, or gone."""
+        """Read the recipe again before the next operation: the collection may be replaced, or gone."""
         with self._mutex:
             self._recipe = self._analyzer = self._embedder = None
 
     def _ready(self, create: bool = False) -> Steps[bool]:
-        """Whether there is a collection, whose recipe is known from then on; `create` makes it where there is none."""
+        """Whether the collection exists, loading its recipe; `create` creates a missing one."""
         if self._recipe is not None:
             return True
         text = yield from self._read_recipe()

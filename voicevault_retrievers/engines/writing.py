@@ -1,4 +1,4 @@
-"""How chunks come into an engine, and go."""
+"""Writing to an engine: upserts and deletions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from voicevault_retrievers.text import Analyzed
 Progress: TypeAlias = Callable[[int, int], None]
 
 BATCH = 500
-"""Chunks that are written together: what is broken off goes on behind the last batch that was written."""
+"""The number of chunks in a batch; an interrupted upsert resumes after the last batch written."""
 
 
 class WritableEngine(Server):
-    """An engine that chunks are put into and deleted from."""
+    """An engine with upserts and deletions of chunks."""
 
     def upsert(
         self,
@@ -37,12 +37,12 @@ class WritableEngine(Server):
         parents: Iterable[Chunk] = (),
         progress: Progress | None = None,
     ) -> WriteCounts:
-        """Put in chunks, in the place of those of their ids; those that are there as they are, are left alone.
+        """Write chunks, replacing those with the same id; unchanged chunks are left as they are.
 
-        They are written in batches of `BATCH`, so what is broken off, the same call goes on with. `vectors`, a row of
-        length 1 per chunk, saves embedding. `parents`, and chunks whose `chunk_type` is "parent", are kept and not
-        searched; they have no vector, and are not counted. `progress` is told (done, total) of the chunks after each
-        batch. Raises ConfigError for chunks or vectors that do not fit, before anything is written.
+        Chunks are written in batches of `BATCH`; after an interruption, the same call resumes. `vectors`, a row of
+        length 1 per chunk, replaces embedding. `parents`, and chunks whose `chunk_type` is "parent", are stored without
+        a vector, not searched, and not counted. `progress` is told (done, total) of the chunks after each batch. Raises
+        ConfigError for invalid chunks or vectors, before anything is written.
         """
         return self.run(self._upserting(chunks, vectors, parents, progress))
 
@@ -58,9 +58,9 @@ class WritableEngine(Server):
         return await self.arun(self._upserting(chunks, vectors, parents, progress))
 
     def delete(self, ids: Iterable[str] | None = None, *, where: Filter | None = None) -> int:
-        """Delete chunks by their ids or by a filter; how many were here. Parents go with their last chunk.
+        """Delete chunks by ids or by a filter; returns how many. Parents are deleted with their last chunk.
 
-        Raises ConfigError where not one of the two is given, and for a filter that says nothing (see `clear`).
+        Raises ConfigError unless exactly one of the two is given, and for a filter with no condition (see `clear`).
         """
         return self.run(self._deleting(ids, where))
 
@@ -69,7 +69,7 @@ class WritableEngine(Server):
         return await self.arun(self._deleting(ids, where))
 
     def clear(self) -> None:
-        """Remove the collection with all in it, its recipe too."""
+        """Remove the collection with its content and its recipe."""
         self.run(self._clearing())
 
     async def aclear(self) -> None:
@@ -148,7 +148,7 @@ class WritableEngine(Server):
         return written
 
     def _changed(self, chunks: Sequence[Chunk]) -> Steps[dict[str, bool]]:
-        """Of the chunks those that are not here as they are, and whether another is here under their id."""
+        """The ids of chunks that are new or changed, each with whether the id exists already."""
         held = (yield from self._digests([chunk.id for chunk in chunks])) if chunks else {}
         return {c.id: c.id in held for c in chunks if held.get(c.id) != self.digest(c)}
 
@@ -176,7 +176,7 @@ class WritableEngine(Server):
         return analyse(self._analyzer, texts)
 
     def digest(self, chunk: Chunk) -> str:
-        """What tells a chunk, and what made its vector and terms, from all others; 32 hexadecimal digits."""
+        """A digest of a chunk and of the embedder and analyzer of its vector and terms: 32 hexadecimal digits."""
         recipe = self._recipe
         made = "" if recipe is None else recipe.analyzer_fingerprint
         vector = "" if recipe is None or recipe.embedder is None else recipe.embedder.fingerprint
@@ -185,6 +185,6 @@ class WritableEngine(Server):
 
 
 def _parted(chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
-    """The chunks that are searched, and the parents."""
+    """The chunks to be searched, and the parents."""
     parents = [chunk for chunk in chunks if chunk.is_parent]
     return [chunk for chunk in chunks if not chunk.is_parent], parents

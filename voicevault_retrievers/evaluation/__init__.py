@@ -1,4 +1,4 @@
-"""Measuring retrieval on judged questions, and on one's own."""
+"""Evaluation of retrieval on judged questions: of test collections, and of your own documents."""
 
 from voicevault_retrievers.evaluation.ablation import ablation, steps
 from voicevault_retrievers.evaluation.files import load_judged, load_qrels, load_questions, save_judged

@@ -1,4 +1,4 @@
-"""What each part of a pipeline gains and costs: the parts added one by one, or any channels beside each other."""
+"""Ablation: the gain and cost of each part of a pipeline, added one by one, or of any channels side by side."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _SAID = 3
 
 
 def steps(channel: Channel) -> dict[str, Channel]:
-    """A composition's parts added one by one: the channels of its fusion alone, the fusion, each rewriter and stage.
+    """The channels of an ablation: those of the fusion alone, the fusion, then each rewriter and stage added.
 
-    The last is the composition itself. Of a `Pipeline` give its `channel`.
+    The last is the whole channel. For a `Pipeline` pass its `channel`.
     """
     if isinstance(channel, Then | Rewritten):
         rows = steps(channel.below)
@@ -40,13 +40,14 @@ def ablation(
     measures: Sequence[str] = MEASURES,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Measure channels on judged questions, each compared with the one before it.
+    """Measure channels on judged questions, each compared with the previous one.
 
-    Give `steps(pipeline.channel)`, or any channels by name; and what `judge` found, or questions with grades `by` chunk
-    or place. Channels are asked for as many hits as the measures count, and at least 50: that is what `ms` is of. What
-    a stage keeps between searches, as a reranker its scores, is counted as it took when it was first added. A channel
-    that raises, or whose last part fails at every question, is a row that says so. Raises MissingExtraError without
-    ir-measures, ConfigError for an unknown measure, or no question or channel.
+    `channels` are `steps(pipeline.channel)`, or any channels by name. `judgements` are the result of `judge`, or
+    questions with grades `by` chunk or place. Channels are asked for as many hits as the measures count, and at least
+    50; `ms` is the time of such a search. Results that a stage keeps between searches, such as a reranker's scores, are
+    counted with the time they took when the stage was first added. A channel that raises, or whose last part fails at
+    every question, becomes a row that says so. Raises MissingExtraError without ir-measures, ConfigError for an unknown
+    measure, or for no question or channel.
     """
     given = judgements if isinstance(judgements, Judgements) else Judgements(list(judgements), by)
     if not given.questions or not channels:
@@ -74,7 +75,7 @@ def ablation(
 
 
 class _Costs:
-    """What searches take in seconds, with what each part of a composition took when it was first there."""
+    """The seconds of searches, in which each part counts with the time of its first run."""
 
     def __init__(self) -> None:
         self._first: dict[int, Sequence[float]] = {}
@@ -90,7 +91,7 @@ class _Costs:
 
 
 def _unavailable(channel: Channel, made: EvaluationRun) -> str | None:
-    """Why a channel, or the part that it adds, did nothing at all; None where it did."""
+    """Why a channel, or the part that it adds, did nothing at all; None where it did something."""
     if made.error is not None:
         return told(made.error)
     if not isinstance(channel, Then | Rewritten):
@@ -100,13 +101,13 @@ def _unavailable(channel: Channel, made: EvaluationRun) -> str | None:
 
 
 def _notes(made: EvaluationRun) -> tuple[str, ...]:
-    """What degraded results, the most frequent first."""
+    """The failures that degraded results, most frequent first."""
     said = Counter(str(failure) for each in made.failures for failure in set(each)).most_common(_SAID)
     return tuple(f"{times} of {len(made.failures)} questions degraded: {text}" for text, times in said)
 
 
 def _compared(row: ChannelRow, before: ChannelRow, questions: Sequence[Judged]) -> ChannelRow:
-    """A row with its gains over the one before it, and the questions that lost by the first measure."""
+    """A row with its gains over the previous row, and the questions that got worse by the first measure."""
     gains = {name: paired(before.values[name], values) for name, values in row.values.items()}
     first = next(iter(row.values))
     pairs = zip(questions, before.values[first], row.values[first], strict=True)
@@ -120,5 +121,5 @@ def _added(channel: Then | Rewritten) -> Stage | Rewriter:
 
 
 def _unused(name: str, rows: Mapping[str, Channel]) -> str:
-    """The name, or the first of it with a number behind that no row has."""
+    """The name, or the name with the first number that no row has."""
     return next(new for at in count(1) if (new := name if at == 1 else f"{name} ({at})") not in rows)

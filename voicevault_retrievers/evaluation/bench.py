@@ -1,4 +1,4 @@
-"""How good any settings of a pipeline are on judged questions, without searching again for each."""
+"""The quality of any settings of a pipeline on judged questions, with every search made once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Bench:
-    """The nDCG@k of each question under any settings of a preset, as its pipeline ranks; every search is made once.
+    """Measures nDCG@k of each question under any settings of a preset, as its pipeline ranks; caches every search.
 
-    `missing` says why the default's reranker cannot be had: it is then measured without. So far, `found` are the ids of
-    the questions of which anything relevant was among the k hits, and `paged` whether any hit had a page.
+    `missing` says why the default's reranker is not available; settings are then measured without it. `found` are the
+    ids of the questions with anything relevant among the k hits so far; `paged` says whether any hit had a page.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Bench:
         self._values: dict[tuple[str, ...], NDArray[np.float64]] = {}
 
     def of(self, settings: Settings) -> NDArray[np.float64]:
-        """One number in [0, 1] per question, in their order."""
+        """The nDCG@k of each question, in [0, 1], in the questions' order."""
         key = tuple(settings.said.values())
         if key not in self._values:
             recipe = cast(Any, settings.recipe)
@@ -65,7 +65,7 @@ class Bench:
         return self._values[key]
 
     def check(self) -> None:
-        """Raises ConfigError where nothing relevant was ever found."""
+        """Raise ConfigError where no search found anything relevant."""
         if not self.found:
             named = next(name for name, grade in self.questions[0].grades.items() if grade > 0)
             found = f"what was found is named as {self.example!r}" if self.example else "nothing at all was found"
@@ -90,7 +90,7 @@ class Bench:
 
 
 def _rerankers(stages: Sequence[Stage]) -> tuple[dict[str, Stage | None], str]:
-    """Rerankers that read everything once, None for one that cannot be had; and why it cannot."""
+    """Rerankers that score every pair once, None for one that is not available; and why it is not."""
     found, missing = dict[str, Stage | None](), ""
     for stage in stages:
         if isinstance(stage, CrossEncoderRerank):

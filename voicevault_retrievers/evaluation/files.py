@@ -15,9 +15,9 @@ _HEADER = ("query-id", "corpus-id", "score")
 
 
 def load_judged(questions: Path | str, qrels: Path | str) -> list[Judged]:
-    """The questions of a file (see `load_questions`) that have judgements in another (see `load_qrels`).
+    """Return the questions of a file (see `load_questions`) that have judgements in another (see `load_qrels`).
 
-    Raises ConfigError where none has.
+    Raises ConfigError where no question has judgements.
     """
     asked, grades = load_questions(questions), load_qrels(qrels)
     judged = [replace(one, grades=grades[one.id]) for one in asked if one.id in grades]
@@ -28,10 +28,10 @@ def load_judged(questions: Path | str, qrels: Path | str) -> list[Judged]:
 
 
 def load_questions(path: Path | str) -> list[Judged]:
-    """Questions from JSON Lines: `_id`, `text`, and where there are any `answers` and `synthetic`.
+    """Return the questions of a JSON Lines file: `_id`, `text`, and optionally `answers` and `synthetic`.
 
-    `answers` is a text or a list of such, `answer` is another name for it. Raises ConfigError, with the line, for what
-    is none of that, and for an id that is there twice.
+    `answers` is a text or a list of texts; `answer` is another name for it. Raises ConfigError, with the line, for an
+    invalid question, and for a repeated id.
     """
     found: dict[str, Judged] = {}
     for where, line in _lines(path):
@@ -48,10 +48,10 @@ def load_questions(path: Path | str) -> list[Judged]:
 
 
 def load_qrels(path: Path | str) -> dict[str, dict[str, int]]:
-    """Grades by question and judged name: query, name and grade, as BEIR has them, or TREC's query, 0, name, grade.
+    """Return grades by question id and judged name: BEIR's columns query, name, grade, or TREC's query, 0, name, grade.
 
-    Columns are parted by tabs, so that names may hold spaces, or else by white space. A header may be there. Raises
-    ConfigError, with the line, for what is none of that, and for two grades of one name.
+    Columns are separated by tabs, so that names may contain spaces, or else by white space. A header is optional.
+    Raises ConfigError, with the line, for an invalid line, and for two grades of one name.
     """
     found: dict[str, dict[str, int]] = {}
     for at, (where, line) in enumerate(_lines(path)):
@@ -73,7 +73,7 @@ def load_qrels(path: Path | str) -> dict[str, dict[str, int]]:
 
 
 def save_judged(questions: Sequence[Judged], folder: Path | str) -> tuple[Path, Path]:
-    """Write `questions.jsonl` and `qrels.tsv` in a folder, as `load_judged` reads them; their paths."""
+    """Write `questions.jsonl` and `qrels.tsv` to a folder, as `load_judged` reads them. Returns their paths."""
     asked, qrels = Path(folder) / "questions.jsonl", Path(folder) / "qrels.tsv"
     asked.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(_data(one), ensure_ascii=False) for one in questions]
@@ -84,7 +84,7 @@ def save_judged(questions: Sequence[Judged], folder: Path | str) -> tuple[Path, 
 
 
 def _lines(path: Path | str) -> Iterator[tuple[str, str]]:
-    """The lines that are not blank, each behind where it is."""
+    """The lines that are not blank, each with its place before it."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

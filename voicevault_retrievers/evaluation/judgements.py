@@ -1,4 +1,4 @@
-"""Judged questions: what judgements name, by ids or by an answer's text, and how well a channel does on them."""
+"""Judged questions: judgements by ids or by answers' texts, and the quality of a channel on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
 
-# Scripts without spaces between words: there a text may begin and end anywhere.
+# Scripts without spaces between words: an answer may begin and end anywhere in the text.
 _UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
                        "\U00020000-\U0003134f])")  # fmt: skip
 
@@ -22,15 +22,15 @@ _UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 DEPTH = 50
 
 Unit: TypeAlias = Callable[[Chunk], str]
-"""What of a chunk a judgement names: its id, or its place."""
+"""The name under which a chunk is judged: its id, or its place."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A question and what is relevant to it, graded: higher is more relevant, 0 and less is not.
+    """A question with graded judgements: a higher grade is more relevant, 0 and below is not relevant.
 
     `grades` are by chunk id or by place (see `place_of`); `answers` are texts that answer the question. `synthetic`
-    ones were made from the collection itself, not asked by people.
+    questions were made from the collection itself, not asked by people.
     """
 
     id: str
@@ -46,7 +46,7 @@ def id_of(chunk: Chunk) -> str:
 
 
 def place_of(chunk: Chunk) -> str:
-    """What a judgement names: `file#p3`, `file#Section` where there are no pages, or the file; else the chunk's id."""
+    """The place that a judgement names: `file#p3`, `file#Section` without pages, or the file; else the chunk's id."""
     metadata = chunk.metadata
     file = metadata.get("source_file")
     if file is None:
@@ -57,7 +57,7 @@ def place_of(chunk: Chunk) -> str:
 
 
 def names_of(ranking: Ranking, unit: Unit) -> list[str]:
-    """What the hits of a ranking are to a judge, each counted at its best hit."""
+    """The judged names of a ranking's hits, best first, each once."""
     return list(dict.fromkeys(unit(hit.chunk) for hit in ranking))
 
 
@@ -68,9 +68,9 @@ def evaluate(
     place: Unit = place_of,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float]:
-    """The means of recall@5 and nDCG@10 over the places found, each counted at its best hit.
+    """Return the means of recall@5 and nDCG@10 over the places found, each counted at its best hit.
 
-    It needs no further package; `ablation` has more measures, intervals and tests.
+    It needs no extra; `ablation` has more measures, intervals and tests.
     """
     sums = {"recall@5": 0.0, "nDCG@10": 0.0}
     for done, question in enumerate(questions, 1):
@@ -88,7 +88,7 @@ _NAMED = 3
 
 
 class Judgements(NamedTuple):
-    """Questions graded by what a collection holds, what the judgements are of, and what is to be said of them."""
+    """Graded questions, the kind of their judgements, and notes on them."""
 
     questions: list[Judged]
     by: By
@@ -96,11 +96,11 @@ class Judgements(NamedTuple):
 
 
 def judge(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None = None) -> Judgements:
-    """Judgements of chunks by their ids, of places (pages, sections, files), or by answers' texts.
+    """Match judgements of chunks by ids, of places (pages, sections, files), or by answers' texts, with a collection.
 
-    Where `by` does not say which, they are by answer if no question has grades, else of chunks or places, of
-    whichever more is held. Judgements that name what is not held stay, and count as not found; questions whose answers
-    no chunk holds are left out; both are noted. Raises ConfigError where nothing at all is held.
+    Without `by`, they are by answer if no question has grades, else of chunks or places, whichever matches more.
+    Judgements of names that the collection lacks stay, and count as not found. Questions whose answers no chunk
+    contains are left out. Both are noted. Raises ConfigError where nothing matches at all.
     """
     if by is not None and by not in get_args(By):
         raise unknown("kind of judgement", by, get_args(By))
@@ -110,7 +110,7 @@ def judge(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None = 
 
 
 def unit_of(by: By) -> Unit:
-    """What of a chunk such judgements name; those by answer become judgements of chunks."""
+    """The unit of a kind of judgement; judgements by answer become judgements of chunks."""
     return place_of if by == "place" else id_of
 
 
@@ -147,13 +147,13 @@ def _by_name(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None
 
 
 def by_answer(questions: Sequence[Judged], chunks: Iterable[Chunk]) -> list[Judged]:
-    """The questions, graded by chunk id: 1 for each chunk that holds one of the answers.
+    """The questions graded by chunk id: 1 for each chunk that contains one of the answers.
 
-    Of one that no chunk answers the grades are empty. An answer is held where its words stand in the text one after
-    the other, as whole words, whatever the case, white space, punctuation and Unicode form (`normalised`). So an answer
-    is missed that is put in other words ("90 bar" in "90bar", "two" in "2"), hyphenated at a line's end, or cut by the
-    border of two chunks; and a short one ("yes", "1998") is found where it answers nothing. Each answer is looked for
-    in each chunk.
+    A question that no chunk answers has empty grades. A chunk contains an answer where the answer's words are
+    consecutive whole words of its text, regardless of case, white space, punctuation and Unicode form (`normalised`).
+    Answers are therefore missed where they are worded otherwise ("90 bar" in "90bar", "two" in "2"), hyphenated at a
+    line's end, or cut by the border of two chunks; and short ones ("yes", "1998") match where they answer nothing.
+    Takes time proportional to answers times chunks.
     """
     wanted = [(question, [f" {normalised(answer)} " for answer in question.answers]) for question in questions]
     found: list[dict[str, int]] = [{} for _ in questions]
@@ -166,9 +166,9 @@ def by_answer(questions: Sequence[Judged], chunks: Iterable[Chunk]) -> list[Judg
 
 
 def normalised(text: str) -> str:
-    """Words with one space between: compatible forms as one (NFKC), case folded, without punctuation and symbols.
+    """The words of a text with one space between: NFKC, case-folded, without punctuation and symbols.
 
-    Each character of a script that parts no words is a word of its own.
+    Each character of a script without spaces between words is a word of its own.
     """
     folded = normalize("NFKC", normalize("NFKC", text).casefold())
     return " ".join(_UNSPACED.sub(r" \1 ", "".join(map(_kept, folded))).split())
@@ -176,6 +176,6 @@ def normalised(text: str) -> str:
 
 @cache
 def _kept(character: str) -> str:
-    """A letter, mark or digit; nothing for what is not seen, such as a soft hyphen; a space for anything else."""
+    """A letter, mark or digit; nothing for an invisible character, such as a soft hyphen; a space for any other."""
     kind = category(character)
     return character if kind[0] in "LMN" else "" if kind == "Cf" else " "

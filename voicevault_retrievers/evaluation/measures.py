@@ -1,4 +1,4 @@
-"""The field's measures, by ir-measures: nDCG@k, RR@k (whose mean is MRR), R@k, Success@k, and all others it knows."""
+"""Retrieval measures by ir-measures: nDCG@k, RR@k (whose mean is MRR), R@k, Success@k, and all others it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@5", "Success@5")
 
 
 def parsed(names: Sequence[str]) -> list[Any]:
-    """Measures by name, each once; ConfigError for what ir-measures does not know or has no program to compute."""
+    """Measures by name, each once; ConfigError for a measure that ir-measures does not know or cannot compute."""
     measures = [_parsed(name) for name in names]
     if not measures:
         raise ConfigError(f"name at least one measure, such as {', '.join(MEASURES)}")
@@ -21,16 +21,16 @@ def parsed(names: Sequence[str]) -> list[Any]:
 
 
 def depth_of(measures: Sequence[Any]) -> int:
-    """How many hits are to be searched for these measures: what the deepest counts, and at least `DEPTH`."""
+    """The number of hits to search for these measures: the deepest cutoff, and at least `DEPTH`."""
     return max([DEPTH, *(int(measure.params.get("cutoff", 0)) for measure in measures)])
 
 
 def measured(
     found: Sequence[Sequence[str]], questions: Sequence[Judged], measures: Sequence[str]
 ) -> dict[str, tuple[float, ...]]:
-    """Each measure's value for each question, of the names found for it, best first, each once.
+    """Each measure's value for each question. `found` are the judged names found for it, best first, each once.
 
-    The order given is what counts: ties cannot arise. A question for which nothing is found, or nothing is judged
+    The order given counts, so that ties cannot arise. A question for which nothing is found, or nothing is judged
     relevant, has the value 0. Raises MissingExtraError without ir-measures, else ConfigError as `parsed`.
     """
     wanted = parsed(measures)

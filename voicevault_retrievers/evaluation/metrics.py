@@ -1,4 +1,4 @@
-"""How good a ranking is against judgements: 0 at worst, 1 at best."""
+"""Metrics of a ranking against judgements: 0 is worst, 1 is best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured: rows of channels beside each other, as values, as a table and as a picture."""
+"""Reports of an evaluation: one row per channel, as values, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from voicevault_retrievers.evaluation.judgements import Judgements
 from voicevault_retrievers.evaluation.significance import Comparison, interval
 
 COLUMNS = ("mean", "95 %", "gain", "95 %", "p", "ms")
-"""What `Report.cells` has in each line, behind the row's name."""
+"""The columns of `Report.cells` after the row's name."""
 _LEAST_P = 0.001
 
 
 class Worse(NamedTuple):
-    """A question that a part made worse, by the first measure."""
+    """A question that got worse by the first measure."""
 
     id: str
     text: str
@@ -28,10 +28,10 @@ class Worse(NamedTuple):
 
 @dataclass(frozen=True)
 class ChannelRow:
-    """How one channel did: `values` by measure, one a question, and `ms`, the median of a search in milliseconds.
+    """The results of one channel: `values` by measure, one per question, and `ms`, the median milliseconds of a search.
 
-    `over` is the row before it that was available, `gains` is how it compares with that, and `worse` the questions
-    that lost, most first. An `unavailable` row, which says why, has none of these.
+    `over` is the previous available row, `gains` is the comparison with it, and `worse` are the questions that lost,
+    the largest loss first. An `unavailable` row, which says why, has none of these.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ChannelRow:
 
 @dataclass(frozen=True)
 class Report:
-    """Rows, each compared with the one before it; as text it is a table of them. `depth` hits were asked for."""
+    """Rows, each compared with the previous one; `str` gives a table. `depth` is the number of hits asked for."""
 
     judgements: Judgements
     measures: tuple[str, ...]
@@ -65,12 +65,12 @@ class Report:
 
     @property
     def synthetic(self) -> int:
-        """How many of the questions are synthetic."""
+        """The number of synthetic questions."""
         return sum(question.synthetic for question in self.judgements.questions)
 
     @property
     def heading(self) -> str:
-        """How many questions, what the judgements are of, and whether questions are synthetic."""
+        """The number of questions, the kind of judgements, and the number of synthetic questions."""
         asked = len(self.judgements.questions)
         share = "all" if self.synthetic == asked else self.synthetic
         made = f"; {share} SYNTHETIC, made from the documents and asked by nobody" if self.synthetic else ""
@@ -78,12 +78,12 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be said of the judgements, and of each row."""
+        """The notes on the judgements and on each row."""
         missing = [f"{row.name}: not available: {row.unavailable}" for row in self.rows if row.unavailable is not None]
         return (*self.judgements.notes, *missing, *(f"{row.name}: {note}" for row in self.rows for note in row.notes))
 
     def cells(self, measure: str) -> list[tuple[str, ...]]:
-        """A measure's table as texts: a line of headings, and one for each row. Gains are over the row before."""
+        """A measure's table as texts: a line of headings, then one line per row. Gains are over the previous row."""
         return [(measure, *COLUMNS), *((row.name, *_cells(row, measure)) for row in self.rows)]
 
     def as_data(self) -> dict[str, Any]:
@@ -139,19 +139,20 @@ def _p(p: float) -> str:
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns with two spaces between: names to the left, numbers to the right."""
+    """Columns with two spaces between: names aligned left, numbers right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines]
 
 
 _SHARE = 0.8
-"""How much of the room between two rows their bars take."""
+"""The share of the space per row that its bars take."""
 
 
 def plot(report: Report) -> Any:
-    """A matplotlib Figure: `figure.savefig("out.png")` writes it, and a notebook shows it.
+    """A matplotlib Figure of a report: `figure.savefig("out.png")` writes it, and notebooks show it.
 
-    Bars are means, lines their 95 % intervals; an unavailable row says so. Raises MissingExtraError without matplotlib.
+    Bars are means, error bars their 95 % intervals; an unavailable row says so. Raises MissingExtraError without
+    matplotlib.
     """
     figure = require("matplotlib.figure", extra="eval").Figure(
         figsize=(max(6.0, 1.5 * len(report.rows)), 4.0), layout="constrained"
@@ -168,7 +169,7 @@ def plot(report: Report) -> Any:
     axes.set_ylim(bottom=0)
     axes.set_title(report.heading, fontsize="medium", wrap=True)
     axes.legend(ncols=len(report.measures), loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
-    # Without pyplot a notebook has no printer for figures, and asks the object for a picture of itself.
+    # Without pyplot a notebook has no formatter for figures and calls this method.
     figure._repr_png_ = lambda: _png(figure)
     return figure
 

@@ -1,4 +1,4 @@
-"""Searches that are made once, however many settings of a pipeline are tried on the same questions."""
+"""Caches of searches: many settings of a pipeline are measured on the same questions with one search each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R", bound="Remembering")
 
 
 class RememberedBase:
-    """A knowledge base whose channels are searched once for a query and a depth; `base.bm25(...)` gives one."""
+    """A knowledge base whose channels search once per query and depth; `base.bm25(...)` returns such a channel."""
 
     def __init__(self, base: Any) -> None:  # any of the presets' bases
         self._base = base
@@ -28,7 +28,7 @@ class RememberedBase:
 
     @property
     def notes(self) -> Iterable[Failure]:
-        """The base's own."""
+        """The base's own notes."""
         notes: Iterable[Failure] = getattr(self._base, "notes", ())
         return notes
 
@@ -43,7 +43,7 @@ class RememberedBase:
 
 
 class Remembering(Channel):
-    """What is added to a channel that keeps what it found and told; failures are not kept."""
+    """A mixin for a channel that caches its rankings and scans; errors are not cached."""
 
     below: Channel
     _kept: dict[Hashable, Any]
@@ -71,7 +71,7 @@ class Remembering(Channel):
 
 
 class _RememberedScan:
-    """A scan that is asked for the same chunks once."""
+    """A scan that caches the scores of each set of chunks."""
 
     def __init__(self, below: Scan) -> None:
         self.local = below.local
@@ -90,7 +90,7 @@ class _RememberedScan:
 
 
 def remembered(channel: Channel) -> Channel:
-    """The same channel, and of the same type, since stages and rewriters go by that; it searches once."""
+    """A caching copy of a channel, of a subclass of its type, because stages and rewriters check that type."""
     if isinstance(channel, Remembering):
         return channel
     twin: Any = copy.copy(channel)
@@ -101,7 +101,7 @@ def remembered(channel: Channel) -> Channel:
 
 
 class RememberedRewriter(Rewriter):
-    """A rewriter that goes by the first channel it stands before, and rewrites each query once."""
+    """A rewriter that is bound to the first channel it is put before, and rewrites each query once."""
 
     def __init__(self, below: Rewriter) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class RememberedRewriter(Rewriter):
 
 
 class RememberedScorer:
-    """A scorer that reads each pair of a query and a passage once."""
+    """A scorer that scores each pair of query and passage once."""
 
     def __init__(self, below: Scorer) -> None:
         self.below = below
@@ -139,7 +139,7 @@ class RememberedScorer:
         return self.below.name
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """One score per passage, in their order."""
+        """Return one score per passage, in the passages' order."""
         new = [text for text in dict.fromkeys(passages) if (query, text) not in self._scores]
         if new:
             scores = self.below.score(query, new)
@@ -151,7 +151,7 @@ class RememberedScorer:
 
 
 def read_once(stage: CrossEncoderRerank) -> CrossEncoderRerank:
-    """The same reranker, but that it reads each pair once, and takes what time it needs."""
+    """The same reranker, without a timeout, scoring each pair once."""
     scorer = shared_scorer(stage.scorer) if isinstance(stage.scorer, str) else stage.scorer
     options = {**{name: getattr(stage, name) for name in OPTIONS}, "timeout": None}
     return CrossEncoderRerank(RememberedScorer(scorer), depth=stage.depth, name=stage.name, **options)

@@ -1,4 +1,4 @@
-"""A channel asked all questions: what it found, how long it took, and what failed."""
+"""Evaluation runs: the rankings of a channel for all questions, with times and failures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from voicevault_retrievers.evaluation.judgements import Judged, Unit, names_of
 
 @dataclass(frozen=True)
 class EvaluationRun:
-    """What was found for each question, best first, in the questions' order.
+    """The judged names found for each question, best first, in the questions' order.
 
-    `seconds` are those of each search, `parts` those that each stage and rewriter took of it, by name. `failures` are
-    what degraded each result. `error` is what ended the run before all were asked.
+    `seconds` are the times of the searches, `parts` the times of each stage and rewriter in them, by name. `failures`
+    are those that degraded each result. `error` is the error that ended the run before its end.
     """
 
     found: tuple[tuple[str, ...], ...] = ()
@@ -31,10 +31,10 @@ class EvaluationRun:
 def run(
     channel: Channel, questions: Sequence[Judged], unit: Unit, depth: int, tick: Callable[[], None] = lambda: None
 ) -> EvaluationRun:
-    """Ask for `depth` hits for each question, one after the other.
+    """Search `depth` hits for each question, one after the other.
 
-    A search beforehand, in which models and files are loaded, is not counted, and queries embedded in earlier runs are
-    embedded anew. A search that raises ends the run.
+    A warm-up search, which loads models and files, is not counted. Queries embedded in earlier runs are embedded again.
+    A search that raises ends the run.
     """
     found: list[tuple[str, ...]] = []
     seconds: list[float] = []
@@ -51,7 +51,7 @@ def run(
                 found.append(tuple(names_of(ranking, unit)))
                 failures.append(tuple(failure for failure in ranking.errors if failure.degrades))
                 tick()
-    except Exception as error:  # noqa: BLE001 - anybody's channel: it is told of beside what the others found
+    except Exception as error:  # noqa: BLE001 - any channel's error is reported beside the other channels' results
         return EvaluationRun(error=error)
     names = {span.name for own in spans for span in own if span.kind in ("stage", "rewriter")}
     parts = {name: tuple(sum(s.seconds for s in own if s.name == name) for own in spans) for name in names}

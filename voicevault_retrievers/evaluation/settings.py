@@ -1,4 +1,4 @@
-"""The settings of a pipeline that labels can choose, as changes of a preset's plain data."""
+"""The settings of a pipeline that tuning can choose, as changes of a preset's plain data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import CrossEncoderRerank, PageCap
 
 Data: TypeAlias = Mapping[str, Any]
-"""A preset as its YAML has it."""
+"""A preset's data as in its YAML file."""
 
 TRIED = ("adaptive_sum", "convex", "rrf")
-"""Fusion methods, by the names that presets know them by."""
+"""The fusion methods that are tried, by their names in presets."""
 STEPS = 10
-"""A channel's share of all weights is tried in so many steps from 0 to 1."""
+"""The number of steps from 0 to 1 in which a channel's share of all weights is tried."""
 FACTORS_OF_K = (1 / 2, 2, 1 / 4)
 FACTORS_OF_DEPTH = (2, 1 / 2)
 CAPS = (1, 2, 3, None)
 
 
 class EvaluatedPreset(Protocol):
-    """A preset: a frozen dataclass with these fields, and a pipeline over a knowledge base."""
+    """A preset: a frozen dataclass with these fields that makes a pipeline over a knowledge base."""
 
     @property
     def depths(self) -> Mapping[str, int]: ...
@@ -50,7 +50,7 @@ class EvaluatedPreset(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """One way to set a pipeline: a preset's data, and what `make` makes of them."""
+    """One setting of a pipeline: a preset's data, and `make`, which builds the preset from it."""
 
     data: Data
     make: Callable[[Data], EvaluatedPreset]
@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Every channel's."""
+        """The weight of every channel."""
         return {name: self.recipe.weights.get(name, 1.0) for name in self.recipe.depths}
 
     @property
@@ -70,12 +70,12 @@ class Settings:
 
     @property
     def cap(self) -> int | None:
-        """The most chunks of a page."""
+        """The page cap: the most chunks of one page; None without one."""
         return next((stage.max_chunks_per_page for stage in self.recipe.stages if isinstance(stage, PageCap)), None)
 
     @cached_property
     def said(self) -> dict[str, str]:
-        """Each setting in words: equal settings rank alike."""
+        """Each setting in words; equal words mean equal rankings."""
         return {
             "rerank": "yes" if self.reranks else "no",
             "method": repr(self.recipe.method),
@@ -85,33 +85,33 @@ class Settings:
         }
 
     def _fused(self, **options: Any) -> Settings:
-        """With other options of the fusion."""
+        """These settings with other options of the fusion."""
         return self._with(fusion={**(self.data.get("fusion") or {}), **options})
 
     def _with(self, **sections: Any) -> Settings:
         return replace(self, data={**self.data, **sections})
 
-    # Each of these gives what may be tried instead, the nearest first.
+    # Each of these methods returns alternatives, the nearest first.
 
     def rerankings(self) -> list[Settings]:
-        """Without the reranker, where there is one."""
+        """The settings without the reranker, where there is one."""
         others = [stage for stage in self.data.get("stages") or () if _name(stage) != "rerank"]
         return [self._with(stages=others)] if self.reranks else []
 
     def methods(self) -> list[Settings]:
-        """Other methods of fusion, with their defaults and the same weights."""
+        """The settings with other fusion methods, with default options and the same weights."""
         own = type(self.recipe.method)
         kept = {key: value for key, value in (self.data.get("fusion") or {}).items() if key in ("depth", "weights")}
         others = [name for name in TRIED if not isinstance(METHODS[name](), own)]
         return [self._with(fusion={**kept, "method": name}) for name in others]
 
     def ks(self) -> list[Settings]:
-        """Other values of RRF's k."""
+        """The settings with other values of RRF's k."""
         method = self.recipe.method
         return [self._fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if isinstance(method, RRF) else []
 
     def weightings(self, name: str) -> list[Settings]:
-        """Other shares of one channel in the same sum of weights; the others keep their proportions."""
+        """The settings with other shares of one channel in the same sum of weights; others keep their proportions."""
         weights = self.weights
         total = sum(weights.values())
         rest, now = total - weights[name], weights[name] / total
@@ -125,7 +125,7 @@ class Settings:
         ]
 
     def depths(self) -> list[Settings]:
-        """All channels asked for more hits, or fewer."""
+        """The settings with all channels asked for more hits, or fewer."""
         return [self._with(channels=self._channels(factor)) for factor in FACTORS_OF_DEPTH]
 
     def _channels(self, factor: float) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Settings:
         }
 
     def caps(self) -> list[Settings]:
-        """Other numbers of chunks of a page, or no limit; where there is no cap, one behind the other stages."""
+        """The settings with other page caps, or none; where there is no cap, one after the other stages."""
         stages = list(self.data.get("stages") or ())
         stages += [] if "page_cap" in map(_name, stages) else ["page_cap"]
         others = sorted((cap for cap in CAPS if cap != self.cap), key=lambda cap: abs((cap or 4) - (self.cap or 4)))
@@ -149,7 +149,7 @@ def _scaled(weights: Mapping[str, float], factor: float) -> dict[str, float]:
 
 
 def _plain(value: float) -> float:
-    """Six digits, as a whole number where it is one."""
+    """The value rounded to six digits, as an int where it is whole."""
     rounded = round(value, 6)
     return int(rounded) if rounded == int(rounded) else rounded
 
@@ -159,7 +159,7 @@ def _name(stage: Any) -> str:
 
 
 def _capped(stage: Any, cap: int | None) -> Any:
-    """A stage of a preset, with this cap where it is the page cap; None where that would cap nothing."""
+    """A preset's stage, with this cap where it is the page cap; None where the cap would have no effect."""
     if _name(stage) != "page_cap":
         return stage
     options = {} if isinstance(stage, str) else stage["page_cap"] or {}

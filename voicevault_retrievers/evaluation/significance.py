@@ -1,4 +1,4 @@
-"""Whether a difference between two systems may be chance: intervals by bootstrap, and a paired randomisation test."""
+"""Significance of a difference between two systems: bootstrap intervals, and a paired randomisation test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
 
 SAMPLES = 10_000
-"""Resamples of an interval, and sign flips of a test that cannot try all."""
+"""The number of bootstrap samples of an interval, and of sign flips where a test cannot try all."""
 EXACT = 14
-"""Up to so many differences that are not 0, the test tries every way to flip their signs."""
+"""The most non-zero differences for which the test tries every sign flip."""
 _AT_ONCE = 1 << 20
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -24,7 +24,7 @@ Scores: TypeAlias = Sequence[float] | Floats
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean gain of one system over another, its 95 % interval, and the two-sided p of no difference."""
+    """The mean gain of one system over another, its 95 % interval, and the two-sided p-value of no difference."""
 
     difference: float
     low: float
@@ -33,14 +33,14 @@ class Comparison:
 
 
 def paired(a: Scores, b: Scores, *, seed: int = 0) -> Comparison:
-    """How `b` compares with `a`, two systems' scores of the same questions in one order: the mean of b - a.
+    """Compare `b` with `a`, two systems' scores of the same questions in the same order: the mean of b - a.
 
-    p is that of Fisher's randomisation test: the share of all ways to exchange the two scores of questions whose mean
-    difference is as far from 0, in either direction (Smucker, Allan, Carterette 2007, "A comparison of statistical
-    significance tests for information retrieval evaluation"), by SciPy's `permutation_test`. Beyond `EXACT` questions
-    that differ it is estimated from `SAMPLES` draws, the observed one among them, so it is never 0. Equal arguments
-    give equal results. Raises ConfigError where the lengths differ, or there is no question, or a score is not finite,
-    and MissingExtraError without SciPy (extra `eval`).
+    The p-value is that of Fisher's randomisation test: the share of all ways to exchange the two scores of questions
+    whose mean difference is at least as far from 0, in either direction (Smucker, Allan, Carterette 2007, "A comparison
+    of statistical significance tests for information retrieval evaluation"), by SciPy's `permutation_test`. For more
+    than `EXACT` differing questions it is estimated from `SAMPLES` draws, which include the observed one, so it is
+    never 0. Equal arguments give equal results. Raises ConfigError where the lengths differ, where there is no
+    question, or where a score is not finite, and MissingExtraError without SciPy (extra `eval`).
     """
     if len(a) != len(b):
         raise ConfigError(f"a comparison is of the same questions: {len(a)} scores are given, and {len(b)}")
@@ -50,10 +50,10 @@ def paired(a: Scores, b: Scores, *, seed: int = 0) -> Comparison:
 
 
 def interval(values: Scores, *, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of the mean: the percentiles 2.5 and 97.5 of the means of `SAMPLES` bootstrap samples.
+    """The 95 % interval of the mean: the 2.5 and 97.5 percentiles of the means of `SAMPLES` bootstrap samples.
 
-    Efron 1979, "Bootstrap methods: another look at the jackknife", by SciPy's `bootstrap`. With one value it is that
-    value alone, which says nothing of how far it may be off. Raises as `paired`.
+    Efron 1979, "Bootstrap methods: another look at the jackknife", by SciPy's `bootstrap`. For a single value both ends
+    are that value, which says nothing of its error. Raises as `paired`.
     """
     given = _checked(values)
     if len(given) == 1:
@@ -65,8 +65,8 @@ def interval(values: Scores, *, seed: int = 0) -> tuple[float, float]:
 
 
 def _p(differences: Floats, seed: int) -> float:
-    """The two-sided p of differences none of which is 0."""
-    if len(differences) < 2:  # both flips of one are as far from 0
+    """The two-sided p-value of differences that are all non-zero."""
+    if len(differences) < 2:  # both signs of one difference are equally far from 0
         return 1.0
     found = require("scipy.stats", extra="eval").permutation_test(
         (differences,),
@@ -80,7 +80,7 @@ def _p(differences: Floats, seed: int) -> float:
 
 
 def _batch(values: Floats) -> int:
-    """How many resamples are held at once."""
+    """The number of resamples that are in memory at once."""
     return max(1, _AT_ONCE // len(values))
 
 

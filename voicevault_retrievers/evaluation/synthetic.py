@@ -1,6 +1,7 @@
-"""Questions for a collection that has none, made from its own chunks: by rules, or by a language model.
+"""Synthetic questions for a collection without judgements, made from its chunks by rules or by a language model.
 
-They say how systems compare on finding a chunk again, not how well people's questions are answered, and are marked.
+They compare systems at finding a known chunk again. They do not measure how well people's questions are answered, and
+are therefore marked as synthetic.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ PROMPT = (
     "text. Answer with the question alone, or with NONE where there is nothing in it to ask for.\n\n{passage}"
 )
 LONGEST = 400
-"""Characters of a question that a model writes."""
+"""The most characters of a question that a model writes."""
 
 Draft: TypeAlias = tuple[str, Sequence[str]]
-"""A question, and the ids of the chunks that answer it."""
+"""A question and the ids of the chunks that answer it."""
 
 _HEADINGS = ("section", "title", "heading")
 _NUMBERING = re.compile(r"^(?:[§#\d.\s]+|[A-Z]\.\s)+")
@@ -53,13 +54,13 @@ _LEAST_WORDS = 3
 
 
 def rule_questions(chunks: Iterable[Chunk], count: int, *, seed: int = 0) -> list[Judged]:
-    """At most `count` questions by rules, graded by chunk id: headings, definitions and keywords in turns.
+    """Return at most `count` questions by rules, graded by chunk id: headings, definitions and keywords in turn.
 
     A heading (`section`, `title` or `heading` of the metadata) asks for the chunks below it, where only one file has
-    it. "X is a ..." becomes "What is X?" (English, German, Chinese). Of a chunk's first long sentence the words are
-    taken that weigh most by tf-idf; words that no other chunk has are left out where enough are left, since they would
-    give the chunk away. Equal chunks, however ordered, and an equal seed give equal questions. Raises ConfigError where
-    nothing can be made.
+    that heading. "X is a ..." becomes "What is X?" (English, German, Chinese). A keyword question has the words of a
+    chunk's first long sentence with the highest tf-idf. Words of no other chunk are left out where enough others
+    remain, because they would give the chunk away. Equal chunks, in any order, and an equal seed give equal questions.
+    Raises ConfigError where no question can be made.
     """
     ordered = _ordered(chunks, seed)
     kinds = [_from_headings(ordered), _from_definitions(ordered), _from_keywords(ordered)]
@@ -75,10 +76,11 @@ def model_questions(
     prompt: str = PROMPT,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Judged]:
-    """At most `count` questions that a language model writes, each to one chunk, graded by its id.
+    """Return at most `count` questions written by a language model, each about one chunk and graded by its id.
 
-    In `prompt` the text `{passage}` is replaced by the chunk's. An answer without a question is passed over for another
-    chunk's, up to three times `count` in all. Raises what the model raises, and ConfigError where nothing is made.
+    The text `{passage}` in `prompt` is replaced by the chunk's text. Where an answer contains no question, another
+    chunk is tried, up to three times `count` in all. Raises the model's errors, and ConfigError where no question is
+    made.
     """
     if "{passage}" not in prompt:
         raise ConfigError(f"a prompt has {{passage}} in it, which the text replaces, not {prompt!r}")
@@ -95,7 +97,7 @@ def model_questions(
 
 
 def _ordered(chunks: Iterable[Chunk], seed: int) -> list[Chunk]:
-    """Chunks with a text, in an order drawn by the seed alone."""
+    """The chunks that have a text, in an order that depends on the seed alone."""
     found = sorted((chunk for chunk in chunks if chunk.text.strip()), key=lambda chunk: chunk.id)
     return [found[at] for at in np.random.default_rng(seed).permutation(len(found))]
 
@@ -109,7 +111,7 @@ def _marked(drafts: Iterable[Draft]) -> list[Judged]:
 
 
 def _in_turns(kinds: Sequence[Iterable[Draft]]) -> Iterator[Draft]:
-    """One of each kind after the other, each text once."""
+    """One draft of each kind in turn, each text once."""
     waiting = [iter(kind) for kind in kinds]
     seen: set[str] = set()
     while waiting:
@@ -161,7 +163,7 @@ def _from_keywords(chunks: Sequence[Chunk]) -> Iterator[Draft]:
 
 
 def _telling(words: Sequence[str], tf: Mapping[str, int], df: Mapping[str, int], total: int) -> list[str]:
-    """The words that weigh most, in their order; those of this chunk alone only where there are too few others."""
+    """The words with the highest tf-idf, in text order; words of this chunk alone only where others are too few."""
     telling = {word for word in words if len(word) > 2 and df[word] <= max(2, total / 10)} - _function_words()
     weight = {word: tf[word] * log(total / df[word]) for word in telling}
     heaviest = sorted(weight, key=lambda word: (df[word] == 1, -weight[word], word))
@@ -171,7 +173,7 @@ def _telling(words: Sequence[str], tf: Mapping[str, int], df: Mapping[str, int],
 
 
 def _holders(words: Iterable[str], chunks: Iterable[Chunk]) -> list[str]:
-    """The chunks that hold all the words: others than the one in mind would be as good an answer."""
+    """The chunks that contain all the words: more than one would answer the question equally well."""
     wanted = set(words)
     near = (chunk for chunk in chunks if all(word in chunk.text.casefold() for word in wanted))
     return [chunk.id for chunk in near if wanted <= set(_words(chunk.text))]
@@ -192,7 +194,7 @@ def _words(text: str) -> list[str]:
 
 
 def _asked(answer: str) -> str | None:
-    """The question in what a model wrote: the first that has a question mark, or all that it wrote on one line."""
+    """The question in a model's answer: the first with a question mark, or the whole answer if it is one line."""
     found = wordings_of(aloud(answer), LONGEST)
     marked = [text for text in found if text.endswith(("?", "？", "؟"))]
     given = (marked or (found if len(found) == 1 else [""]))[0]

@@ -1,11 +1,11 @@
-"""A pipeline's settings from labelled questions, or the default where the labels do not show that others are better.
+"""Tuning of a pipeline's settings on labelled questions; keeps the default where the labels show no better ones.
 
-Each setting in turn goes by the one-standard-error rule: of the values tried, the nearest to the default whose mean
-nDCG is within one standard error (of the paired difference) of the best (Breiman, Friedman, Olshen, Stone 1984,
-"Classification and regression trees", section 3.4.3). What that gains is measured by cross-validation in which every
-fold chooses anew, without the questions it is measured on (Varma, Simon 2006, "Bias in error estimation when using
-cross-validation for model selection"). Where a paired randomisation test finds the gain is not significant, the default
-is kept.
+Each setting in turn is chosen by the one-standard-error rule: of the values tried, the nearest to the default whose
+mean nDCG is within one standard error (of the paired difference) of the best (Breiman, Friedman, Olshen, Stone 1984,
+"Classification and regression trees", section 3.4.3). The gain is measured by cross-validation in which every fold
+chooses anew, without the questions it is measured on (Varma, Simon 2006, "Bias in error estimation when using
+cross-validation for model selection"). The default is kept where a paired randomisation test finds no significant
+gain.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from voicevault_retrievers.evaluation.significance import Comparison, paired
 
 S = TypeVar("S")
 Axes: TypeAlias = Sequence[tuple[str, Callable[[S], Sequence[S]]]]
-"""What is set, by name, in the order in which it is chosen; and what may be instead, the nearest first."""
+"""The settings by name, in the order of choice, with functions that return alternatives, nearest first."""
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 LEAST = 10
-"""Fewer questions say too little to choose by."""
+"""The fewest questions that tuning accepts."""
 LEVEL = 0.05
 FOLDS = 5
 REPEATS = 10
@@ -39,13 +39,13 @@ REPEATS = 10
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was chosen, and how far it can be trusted.
+    """The chosen settings and how far they can be trusted.
 
-    `data` is the preset to use: `choice`, which all questions together choose, or the default's own where `abstained`.
-    `default` and `best` are what the two say, `agreement` the share of folds that chose the same value of a setting.
-    `mean` is the default's nDCG@k, `gain` what settings chosen without a question gain on it. `tried` are other values
-    than the default's, `left` says why a setting has none. `found` counts the questions of which anything relevant was
-    ever among the k hits.
+    `data` is the preset to use: `choice`, chosen on all questions, or the default where `abstained`. `default` and
+    `best` describe both in words, `agreement` is the share of folds that chose the same value of a setting. `mean` is
+    the default's nDCG@k, `gain` the gain on questions that did not take part in the choice. `tried` are the values
+    tried beside the default's, `left` says why a setting was not tuned. `found` counts the questions with anything
+    relevant among the k hits of any search.
     """
 
     data: Data
@@ -75,11 +75,11 @@ def tune(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Better settings of the preset `data` over a knowledge base, by nDCG@k, where the questions show that there are.
+    """Return better settings of the preset `data` over a knowledge base, by nDCG@k, where the questions support them.
 
-    `make` is `Preset.of`. `base` is what the preset searches: a knowledge base, several, or anything with its channels.
-    Questions without anything relevant are left out. Equal arguments give equal results. Raises ConfigError for fewer
-    than `LEAST` questions, or where nothing that they name is ever found, and what a search raises.
+    `make` is `Preset.of`. `base` is what the preset searches: a knowledge base, several, or any object with its
+    channels. Questions without anything relevant are left out. Equal arguments give equal results. Raises ConfigError
+    for fewer than `LEAST` questions, or where no search finds any judged name, and the errors of searches.
     """
     judged = [question for question in questions if any(grade > 0 for grade in question.grades.values())]
     if len(judged) < LEAST:
@@ -127,7 +127,7 @@ def chosen(default: S, axes: Axes[S], values: Callable[[S], Floats], rows: Rows)
 
 
 def one_standard_error(values: Floats) -> int:
-    """Of rows of values of the same questions, the first whose mean is within one standard error of the best row's."""
+    """The first row (values of the same questions) whose mean is within one standard error of the best row's."""
     lost = values[values.mean(axis=1).argmax()] - values
     error = lost.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
     return int((lost.mean(axis=1) <= error).argmax())
@@ -136,7 +136,7 @@ def one_standard_error(values: Floats) -> int:
 def cross_validated(
     default: S, axes: Axes[S], values: Callable[[S], Floats], count: int, seed: int
 ) -> tuple[Floats, list[S]]:
-    """What each question gains over the default by what folds without it choose, the mean over repeats; all choices."""
+    """Each question's gain over the default by folds that chose without it, the mean over repeats; and all choices."""
     total, choices = np.zeros(count), list[S]()
     for train, test in folds(count, seed):
         choices.append(chosen(default, axes, values, train))
@@ -145,7 +145,7 @@ def cross_validated(
 
 
 def folds(count: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
-    """The places of questions to choose by and to measure on: `FOLDS` parts of each of `REPEATS` shuffles."""
+    """The indices of training and test questions: `FOLDS` parts of each of `REPEATS` shuffles."""
     rng = np.random.default_rng(seed)
     for _ in range(REPEATS):
         for test in np.array_split(rng.permutation(count), FOLDS):
@@ -153,9 +153,9 @@ def folds(count: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
 
 
 def _axes(default: Settings, bench: Bench) -> tuple[Axes[Settings], dict[str, str]]:
-    """What is chosen, and why the rest is not."""
+    """The settings to tune, and the reasons why others are not."""
     names = list(default.recipe.depths)
-    varied = names[:1] if len(names) == 2 else names  # one share of two says the other
+    varied = names[:1] if len(names) == 2 else names  # of two channels, one share determines the other
     axes: Axes[Settings] = [
         ("rerank", Settings.rerankings),
         ("method", Settings.methods),
@@ -182,7 +182,7 @@ def _tried(default: Settings, axes: Axes[Settings]) -> dict[str, list[str]]:
 
 
 def reason_to_keep(same: bool, gain: Comparison) -> str:
-    """Why to keep the default, where what all questions choose may be the `same`; empty where there is no reason."""
+    """Why to keep the default, where `same` says that all questions choose it; empty where there is no reason."""
     if same:
         return "nothing that was tried is better than the default by more than one standard error"
     if gain.difference <= 0:

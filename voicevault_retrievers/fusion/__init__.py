@@ -1,4 +1,4 @@
-"""Fusion: several channels as one, and the methods that say how. One method, one file."""
+"""Fusion of several channels into one, and the fusion methods, one per file."""
 
 from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.borda import Borda

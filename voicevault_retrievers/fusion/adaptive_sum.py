@@ -1,9 +1,9 @@
-"""The default fusion: a convex combination whose weights are found anew for each query, without labels.
+"""The default fusion: a convex combination whose weights are estimated per query, without labels.
 
-What weights go by is told by the two lists and the exact scores of their hits alone, as in query performance
-prediction (Shtok et al., 2012, TOIS, "Predicting query performance by query-drift estimation": the best hits stand out
-from those below). No constant of a collection is kept, so documents that nobody asks for change nothing, and an engine
-that gives exact scores ranks as a base on disk does.
+The estimates use only the two lists and the exact scores of their hits, as in query performance prediction (Shtok et
+al., 2012, TOIS, "Predicting query performance by query-drift estimation": the best hits stand out from those below). No
+statistic of the collection is stored, so documents that no query finds change nothing, and an engine with exact scores
+ranks like a knowledge base on disk.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from voicevault_retrievers.fusion.method import Column, Contributions, Evidence,
 from voicevault_retrievers.fusion.normalise import ScoreMethod
 
 BEST = 10
-"""Hits of a list that are looked at: how far the first stands above the last of them, and which others confirm."""
+"""The depth of a list for the estimates: the gap is from the first to the tenth hit, and the best ten are confirmed."""
 CONFIRMING = 3
-"""Of these so many that the keyword channel scores highest."""
+"""The number of those hits, by highest keyword score, that confirm a semantic list."""
 ENOUGH = 0.8
-"""The share of a query's terms that a collection has where it speaks the query's language."""
+"""The share of a query's terms from which the collection counts as being in the query's language."""
 LEAST = 0.05
-"""What is left of a weight where nothing speaks for it, so that its hits keep their order."""
+"""The lowest factor, so that a channel's hits keep their order."""
 
 
 @dataclass(frozen=True)
 class AdaptiveSum(ScoreMethod):
-    """Each channel adds `weight * share * score`, scores exact for all hits of all channels and scaled for this query.
+    """Each channel adds `weight * share * score`. Scores are exact for all hits of all channels, and scaled per query.
 
-    A keyword score is divided by the list's highest. Its share is how far that stands above the tenth (1 less their
-    ratio: 0 where ten chunks match alike), times the square of how much of the query the collection knows: which share
-    of the query's terms some chunk has, of which four fifths are all. So it counts little where many chunks share the
-    query's words, and where the query is in another language than the chunks.
+    A keyword score is divided by the list's highest. Its share is the product of two factors: 1 minus the ratio of the
+    tenth score to the highest (0 where ten chunks match alike), and the square of the coverage, the share of the
+    query's terms that occur in some chunk, of which four fifths count as all. So keywords count little where many
+    chunks share the query's words, and where the query is in another language than the chunks.
 
-    Of a cosine its place counts between the lowest of all hits, which becomes .05, and 1, which becomes 1.05: embedders
-    whose cosines are all high count as those that use the whole range. Its share is `semantic` times how far the
-    highest stands above the lowest on the way to 1, times how far keywords confirm its ten best hits: of the highest
-    keyword score the three of them that have most have a mean share, and its square counts. What an embedder finds that
-    does not speak the documents' language shares no words with the query. Keywords that do not know the query confirm
-    and refute nothing.
+    A cosine is scaled linearly from the lowest of all hits, which becomes .05, to 1, which becomes 1.05, so that
+    embedders whose cosines are all high are comparable with those that use the whole range. Its share is `semantic`
+    times the highest scaled cosine (less .05), times the confirmation by keywords of its ten best hits: the square of
+    the mean of the three highest keyword scores among them, relative to the highest keyword score. What an embedder
+    finds that does not know the documents' language shares no words with the query. Keywords of low coverage neither
+    confirm nor refute.
 
-    Other kinds are scaled as keywords are, and confirm nothing. No factor is below .05. `semantic` did best at 3 over
-    the development collections (docs/explanation/fusion.md). A chunk that a channel cannot score counts as its last hit, where the
-    kind is semantic, and else as no match; a note says so.
+    Other kinds are scaled like keywords, and confirm nothing. No factor is below .05. A `semantic` of 3 did best over
+    the development collections (docs/explanation/fusion.md). A chunk that a channel cannot score counts as the last hit
+    of a semantic channel, and as no match of any other channel; a note says so.
     """
 
     semantic: float = 3.0
@@ -60,7 +60,7 @@ class AdaptiveSum(ScoreMethod):
         return {name: weights[name] * shares[name] * _scaled(one) for name, one in found.items()}
 
     def shares(self, found: Mapping[str, Evidence]) -> dict[str, float]:
-        """What each channel's scaled scores are multiplied by, besides its weight."""
+        """The factor of each channel's scaled scores, besides its weight."""
         return {
             name: self.semantic * _at_least(_height(one)) * _at_least(_confirmed(one, found))
             if one.kind == "semantic"
@@ -81,7 +81,7 @@ def _at_least(factor: float) -> float:
 
 
 def _standing_out(one: Evidence) -> float:
-    """How far the best hit stands above the tenth, in [0, 1]; 1 where there is none."""
+    """1 minus the ratio of the tenth score to the highest, in [0, 1]; 1 for fewer than ten hits."""
     scores = one.listed[:BEST].tolist()
     if not scores or scores[0] <= 0:
         return 0.0
@@ -89,12 +89,12 @@ def _standing_out(one: Evidence) -> float:
 
 
 def _understood(one: Evidence) -> float:
-    """How much of the query's language the channel's collection speaks, in [0, 1]."""
+    """How far the channel's collection is in the query's language, in [0, 1]."""
     return 1.0 if one.coverage is None else min(one.coverage / ENOUGH, 1.0)
 
 
 def _room(one: Evidence) -> tuple[float, float]:
-    """The lowest score of all hits, and what lies between it and the highest that is possible."""
+    """The lowest score of all hits, and the distance from it to the highest possible score."""
     if not len(one.known):
         return 0.0, 1.0
     lowest, highest = float(one.known.min()), float(one.known.max())
@@ -102,33 +102,33 @@ def _room(one: Evidence) -> tuple[float, float]:
 
 
 def _height(one: Evidence) -> float:
-    """How far the best hit stands above the lowest, as a share of what is possible."""
+    """The distance of the best hit from the lowest, as a share of the largest possible distance."""
     lowest, room = _room(one)
     return (float(one.listed.max(initial=lowest)) - lowest) / room
 
 
 def _confirmed(one: Evidence, found: Mapping[str, Evidence]) -> float:
-    """How far keywords confirm the best hits of a channel, in [0, 1]; 1 where none can say."""
+    """How far keyword channels confirm the best hits of a channel, in [0, 1]; 1 where no keyword channel can."""
     best = one.places[:BEST]
     witnesses = [other for other in found.values() if other.kind == "keyword" and len(other.places) and len(best)]
     return max((1 - _understood(other) ** 2 * (1 - _known_by(other, best) ** 2) for other in witnesses), default=1.0)
 
 
 def _known_by(other: Evidence, places: NDArray[np.intp]) -> float:
-    """The mean share of a list's highest score that those of some chunks have which have the most of it."""
+    """The mean of the highest keyword scores among some chunks, each relative to the list's highest score."""
     highest = float(other.listed.max())
     if highest <= 0:
         return 1.0
     scores: list[float] = other.scores[places].tolist()
-    known = (score / highest for score in scores if score > 0)  # not where it is not known
+    known = (score / highest for score in scores if score > 0)  # drops NaN, an unknown score
     best = sorted((min(share, 1.0) for share in known), reverse=True)[:CONFIRMING]
     return sum(best) / min(CONFIRMING, len(places))
 
 
 def _scaled(one: Evidence) -> Column:
-    """A channel's scores of the chunks that it can score, scaled for the query; 0 for others, or if it found nothing.
+    """A channel's scores, scaled for the query; 0 for chunks that it cannot score, or where it found nothing.
 
-    A semantic channel that cannot tell those of others has its last hit's for them.
+    A semantic channel without exact scores gives the score of its last hit to the chunks that only others found.
     """
     if not len(one.places):
         return np.zeros(len(one.scores))
@@ -137,7 +137,7 @@ def _scaled(one: Evidence) -> Column:
         lowest, room = _room(one)
         others = 0.0 if one.tells else LEAST + (float(one.listed.min()) - lowest) / room
         return np.where(unknown, others, LEAST + (one.scores - lowest) / room)
-    if highest <= 0:  # some formulas score what matches at 0 or below
+    if highest <= 0:  # some formulas score matches at 0 or below
         room = highest - float(one.known.min()) or 1.0
         return at(one, 1 + (one.listed - highest) / room)
     return np.where(unknown, 0.0, one.scores / highest)

@@ -1,4 +1,4 @@
-"""The Borda count. Aslam, Montague (2001), SIGIR, "Models for metasearch": Borda-fuse, and with weights, weighted."""
+"""The Borda count. Aslam, Montague (2001), SIGIR, "Models for metasearch": Borda-fuse and weighted Borda-fuse."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from voicevault_retrievers.fusion.method import Column, Contributions, Evidence,
 
 @dataclass(frozen=True)
 class Borda(Method):
-    """Of c chunks that any channel found, a channel gives its first c points, its second c - 1, and so on.
+    """Of c chunks that any channel found, a channel gives c points to its first hit, c - 1 to its second, and so on.
 
-    The points left over are shared evenly by the chunks that it lacks: `(c - n + 1) / 2` each, where it found n. All
-    are multiplied by its weight. A channel that found nothing adds nothing: as much for all would change no order.
+    The chunks that it did not find share the remaining points evenly: `(c - n + 1) / 2` each, where it found n. All
+    points are multiplied by its weight. A channel that found nothing adds nothing, as equal points change no order.
     """
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:

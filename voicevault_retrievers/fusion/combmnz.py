@@ -11,7 +11,7 @@ from voicevault_retrievers.fusion.normalise import ScoreMethod, min_max
 
 @dataclass(frozen=True)
 class CombMNZ(ScoreMethod):
-    """Each channel adds `n * weight * score`, of scores min-max normalised over its list.
+    """Each channel adds `n * weight * score`, with scores min-max normalised over its list.
 
     n is the number of channels that found the chunk, so the sum is n times that of `WeightedSum`.
     """

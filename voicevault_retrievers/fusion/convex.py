@@ -1,7 +1,7 @@
 """The convex combination. Bruch, Gai, Ingber (2023), TOIS, "An analysis of fusion functions for hybrid retrieval".
 
-Its TM2C2: scores are brought from the lowest that is possible in theory, which becomes 0, to the highest of the list,
-which becomes 1, and `alpha * semantic + (1 - alpha) * lexical` is the fused score.
+This is the paper's TM2C2: scores are scaled from the theoretical minimum, which becomes 0, to the list's highest score,
+which becomes 1. The fused score is `alpha * semantic + (1 - alpha) * lexical`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from voicevault_retrievers.fusion.method import Column, Contributions, Evidence
 from voicevault_retrievers.fusion.normalise import ScoreMethod, between
 
 LOWEST: Mapping[ChannelKind, float] = {"semantic": -1.0}
-"""The lowest score in theory: -1 for a cosine, 0 for BM25, and for every other kind."""
+"""The theoretical minimum of a score: -1 for a cosine, 0 for BM25 and every other kind."""
 
 
 @dataclass(frozen=True)
 class Convex(ScoreMethod):
-    """Each channel adds `share * weight * score`, of scores in [0, 1].
+    """Each channel adds `share * weight * score`, with scores in [0, 1].
 
-    `alpha`, in [0, 1], is the share of the semantic channels, and 1 - alpha that of all others. Several of a side have
-    equal parts of it; where only one side found anything, it has the whole. Weights multiply, and with an alpha of None
-    there are weights alone. A score below the lowest in theory takes its place.
+    `alpha`, in [0, 1], is the share of the semantic channels, and 1 - alpha that of all others. Channels of the same
+    side split its share evenly; where only one side found anything, it has the whole. Weights multiply the share; with
+    an alpha of None there are only weights. A score below the theoretical minimum replaces the minimum.
 
-    With `exact`, a channel also scores the chunks that only others found, at most as high as its own last hit. One that
-    cannot tell, and without `exact` every one, adds 0 to those: they count as the lowest in theory.
+    With `exact`, a channel also scores the chunks that only others found, at most as high as its own last hit. A
+    channel without exact scores, or any channel without `exact`, adds 0 for these chunks, as for the theoretical
+    minimum.
     """
 
     alpha: float | None = 0.5

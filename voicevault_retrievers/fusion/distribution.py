@@ -13,10 +13,10 @@ from voicevault_retrievers.fusion.normalise import ScoreMethod, zscore
 
 @dataclass(frozen=True)
 class DistributionBased(ScoreMethod):
-    """Each channel adds `weight * score`, of scores brought from 3 deviations below its list's mean to 3 above.
+    """Each channel adds `weight * score`, with scores scaled from 3 deviations below its list's mean to 3 above.
 
-    These become 0 and 1, and what is beyond them too. One hit, or equal scores, are the mean: 1/2. The deviation is
-    over n, as in LlamaIndex; in Qdrant it is over n - 1.
+    These bounds become 0 and 1, and scores beyond them are clipped. A single hit, or equal scores, get 1/2. The
+    standard deviation is over n, as in LlamaIndex; Qdrant divides by n - 1.
     """
 
     def scored(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:

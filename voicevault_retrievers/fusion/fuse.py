@@ -1,4 +1,4 @@
-"""Several channels as one."""
+"""Fuses several channels into one."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ DEPTH = 100
 
 
 class _Unread(NamedTuple):
-    """A channel of whose hits one could not be read."""
+    """A channel one of whose hits could not be read."""
 
     name: str
     error: Exception
 
 
 class _Told(NamedTuple):
-    """What a channel's scan says: the exact scores of chunks that it did not find, and its coverage."""
+    """What a channel's scan tells: the exact scores of chunks that the channel did not find, and its coverage."""
 
     scores: Mapping[str, float] | None = None
     coverage: float | None = None
 
 
 class Fused(Channel):
-    """Channels searched at the same time, to a fixed depth, and fused. A chunk's score is the sum of its parts.
+    """Channels searched concurrently to a fixed depth, and fused. A chunk's score is the sum of the contributions.
 
-    A channel that fails or outlives its timeout is skipped and noted; with `on_error` "raise" its error is raised.
-    Where all fail the first error is raised. A channel of weight 0 is not searched.
+    A channel that fails or exceeds its timeout is skipped, with a failure; with `on_error` "raise" its error is raised.
+    Where all channels fail, the first error is raised. A channel of weight 0 is not searched.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Fused(Channel):
         return Ranking(hits, (*failures, *notes, *_apart(self.name, documents)))
 
     def _told(self, pool: Pool, own: Mapping[str, Mapping[str, str]]) -> Plan[tuple[dict[str, _Told], list[Failure]]]:
-        """What the channels' scans say, where the method goes by it; `own` are the ids that they know chunks by."""
+        """The answers of the channels' scans, if the method uses them. `own` maps fused ids to a channel's own ids."""
         scans = {name: one.scan for name, one in pool.rankings.items() if one.scan is not None}
         if not self.method.exact or not pool.ids or not scans:
             return {}, []
@@ -126,11 +126,11 @@ class Fused(Channel):
         return found, [Failure.of(name, error, "the scores of its list count") for name, error in failed]
 
     def _notes(self, found: Mapping[str, Evidence]) -> Sequence[str]:
-        """What the method notes; nothing where one channel alone found something, whose order any method keeps."""
+        """The method's notes; none where only one channel found anything, as any method keeps its order."""
         return self.method.notes(found) if sum(len(one.places) > 0 for one in found.values()) > 1 else ()
 
     def _weights(self, query: Query) -> Mapping[str, float]:
-        """The query's weights for these channels over the fusion's own."""
+        """The fusion's weights, overridden by the query's weights for these channels."""
         given = {name: weight for name, weight in (query.weights or {}).items() if name in self.channels}
         weights = checked_weights({**self.weights, **given}, self.channels)
         if not any(weights.values()):
@@ -147,8 +147,8 @@ class Fused(Channel):
     def _fuse(
         self, pool: Pool, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int
     ) -> tuple[Hit, ...] | _Unread:
-        """The k best with their votes; no other hit of any channel is made."""
-        with np.errstate(over="ignore", invalid="ignore"):  # `_best` looks at what comes of it
+        """The k best hits with their votes. Other hits of the channels are not made."""
+        with np.errstate(over="ignore", invalid="ignore"):  # `_best` raises for what is not finite
             parts = self._contributions(found, weights, len(pool.ids))
             totals = _totals(parts, len(pool.ids))
         best = _best(pool.ids, totals, k)
@@ -164,7 +164,7 @@ class Fused(Channel):
                 if rank:
                     try:
                         hit = hits[rank - 1]
-                    except Exception as error:  # noqa: BLE001 - whatever a store raises where it cannot be read
+                    except Exception as error:  # noqa: BLE001 - a store may raise anything where a chunk cannot be read
                         return _Unread(name, error)
                     held[at][name] = hit
                     votes[at].append(_vote(name, rank, hit, weight, part))
@@ -178,7 +178,7 @@ class Fused(Channel):
         return tuple(fused)
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:
-        """What the method says; ConfigError where that is not a number for each chunk of the pool."""
+        """The method's contributions; ConfigError unless they have a number for each chunk of the pool."""
         parts = self.method.contributions(found, weights)
         for name in found:
             given: Any = parts.get(name)
@@ -209,14 +209,14 @@ def fuse(
     on_error: OnError = "skip",
     **named: Channel,
 ) -> Fused:
-    """Channels as one: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
+    """Fuse channels: `fuse({"bm25": a, "dense": b}, method=RRF(k=60))`, or `fuse(bm25=a, dense=b)`.
 
-    The method is `AdaptiveSum()` unless given, or the name of one. `weights`, by channel, multiply what it adds; 1
-    where none is given, and with 0 a channel is not asked. Each channel is asked for `depth` hits (one number, or one
-    by name), or as many as are wanted where that is more. A chunk is the same in all channels where its id is; channels
-    without a common id find the same one where text and metadata agree (see `fusion.identity`). A channel that fails is
-    skipped and noted, or with `on_error` "raise" raises its error; where all fail, a search raises. Raises ConfigError
-    for no channels, a name that is given twice, what is no channel, and unknown names.
+    `method` is a fusion method or its name, by default `AdaptiveSum()`. `weights`, by channel, multiply contributions;
+    the default is 1, and a channel of weight 0 is not searched. Each channel is asked for `depth` hits (one number, or
+    a number by name), or for k where k is more. Equal ids mean the same chunk. Channels that share no ids match hits by
+    equal text and consistent metadata (see `fusion.identity`). A channel that fails is skipped, with a failure, or with
+    `on_error` "raise" raises its error; where all fail, a search raises. Raises ConfigError for no channels, a name
+    given twice, an object that is no channel, and unknown names.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
@@ -253,7 +253,7 @@ def _totals(parts: Contributions, size: int) -> Column:
 
 
 def _best(ids: Sequence[str], totals: Column, k: int) -> list[int]:
-    """The places of the k chunks of the highest totals, best first; equal ones go by ascending id."""
+    """The positions of the k chunks with the highest totals, best first, ties by ascending id."""
     odd = np.flatnonzero(~np.isfinite(totals)).tolist()
     check_scores((ids[at], float(totals[at])) for at in odd)
     border = np.partition(totals, len(totals) - k)[len(totals) - k] if k < len(totals) else -math.inf
@@ -262,7 +262,7 @@ def _best(ids: Sequence[str], totals: Column, k: int) -> list[int]:
 
 
 def _merged(hits: Mapping[str, Hit]) -> Hit:
-    """One hit of several channels' for a chunk: that of the first by name, so that their order does not matter."""
+    """One hit for a chunk that several channels found: the first by channel name, whatever the channels' order."""
     held, *others = (hits[name] for name in sorted(hits))
     for hit in others:
         if held.context is None and hit.context is not None:
@@ -271,7 +271,7 @@ def _merged(hits: Mapping[str, Hit]) -> Hit:
 
 
 def _apart(stage: str, documents: Identified) -> list[Failure]:
-    """A note where channels give equal texts, under different ids, whose metadata contradicts."""
+    """A note where channels return equal texts under different ids and with conflicting metadata."""
     if not documents.apart:
         return []
     message = (
@@ -291,7 +291,7 @@ def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[st
 
 
 def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) -> Vote:
-    """A vote of the channel's own is carried on; the votes of a composition become the parts of one."""
+    """A channel's vote in the fusion: its own vote, or one vote with those of a composition as parts."""
     own = hit.votes[0] if len(hit.votes) == 1 else None
     if own is not None and own.stage == name and (not own.parts or own.contribution is None):
         return Vote(

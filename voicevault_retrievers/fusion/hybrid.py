@@ -1,4 +1,4 @@
-"""Vectors, keywords and RRF alone: a search that is cheap enough to be made once for each claim of an answer."""
+"""Hybrid search with vectors, keywords and RRF only: cheap enough to run once per claim of an answer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def hybrid_search(
 ) -> Ranking:
     """The `top_k` best of keyword and vector channels by RRF (k 60), without expansion, routes, graph and reranking.
 
-    `channels` are by name, or one composition of which the bare channels are taken (see `bare`). Of a Query its own
-    text, vectors, filters and rights count. A channel that fails is skipped and noted, unless the composition raises
-    its errors. `timeout` is in seconds.
+    `channels` maps names to channels, or is a composition whose keyword and vector channels are used (see `bare`). Of a
+    Query, its own text, vectors, filters and access rights count. A channel that fails is skipped, with a failure,
+    unless the composition raises errors. `timeout` is in seconds.
     """
     return bare(channels).search(_asked(text, where, require), top_k, timeout=timeout)
 
@@ -51,10 +51,10 @@ async def ahybrid_search(
 
 
 def bare(channels: Channel | Mapping[str, Channel]) -> Channel:
-    """The keyword and vector channels of a composition, fused by RRF: no rewriters and stages of this package's.
+    """The keyword and vector channels of a composition, fused by RRF, without this package's rewriters and stages.
 
-    Filters and rights that the composition itself applies stay, and so does whatever is not this package's own: what
-    masks a query or documents does so here too. Raises ConfigError where there is no keyword or vector channel.
+    Filters and access rights that the composition itself applies stay. Rewriters and stages of your own stay too, since
+    they may mask queries or documents. Raises ConfigError where there is no keyword or vector channel.
     """
     found = _bared(fuse(channels) if isinstance(channels, Mapping) else channels)
     if found is None:
@@ -89,15 +89,15 @@ def _asked(text: str | Query, where: Filter | None, require: Filter | None) -> Q
 
 
 class HybridSearch:
-    """Gives `hybrid_search` to what has the channels `bm25()` and `dense()`, and says by `embedder` whether the last.
+    """Adds `hybrid_search` to a class with the channels `bm25()` and, unless `embedder` is None, `dense()`.
 
-    A knowledge base for keywords only is searched by these alone.
+    A knowledge base without an embedder is searched by keywords alone.
     """
 
     def hybrid_search(
         self, text: str | Query, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> Ranking:
-        """Vectors, keywords and RRF alone, see `hybrid.hybrid_search`."""
+        """Hybrid search with vectors, keywords and RRF only, see `hybrid.hybrid_search`."""
         return hybrid_search(self._searched(), text, top_k, where=where, require=require)
 
     async def ahybrid_search(
@@ -108,7 +108,7 @@ class HybridSearch:
         return await ahybrid_search(channels, text, top_k, where=where, require=require)
 
     def _searching(self) -> Plan[Mapping[str, Channel]]:
-        """`_searched` in a thread: an embedder may be loaded."""
+        """`_searched` in a worker thread, as it may load an embedder."""
         (outcome,) = yield (Call("hybrid_search", self._searched),)
         channels: Mapping[str, Channel] = value_of(outcome)
         return channels

@@ -1,4 +1,4 @@
-"""Which hits of different channels are the same document, where their ids do not say it."""
+"""Matches hits of different channels that are the same document under different ids."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from voicevault_retrievers.core.types import Hit, Ranking, ranked
 class Identified:
     """Rankings by channel in which each document has one id; see `identified`.
 
-    `own` are, for each channel, by the id of a document the one that the channel knows it by, where that is another.
-    `apart` counts the documents whose text another channel found too and whose metadata contradicts. `failed` are the
-    errors of channels that are left out, for a hit of theirs cannot be read.
+    `own` maps, for each channel, the id of a document to the channel's own id, where the two differ. `apart` counts the
+    documents whose text another channel found too, with conflicting metadata. `failed` holds the errors of channels
+    that are left out because one of their hits cannot be read.
     """
 
     rankings: Mapping[str, Ranking]
@@ -28,13 +28,12 @@ class Identified:
 
 
 def identified(rankings: Mapping[str, Ranking]) -> Identified:
-    """Rankings in which a document that channels without a common id found has one id, and one chunk.
+    """Give each document that channels without a common id found one id and one chunk.
 
-    Channels that share an id, or one of which holds what the other found, are left as they are: their ids tell
-    documents apart. Between others, two hits are the
-    same document where their texts are equal and no metadata key that both have has different values. The chunk is that
-    of a knowledge base, else that of the first channel by name; no metadata is mixed. Each document of a channel stays
-    a document of its own. Texts that are empty say nothing.
+    Channels that share an id, or one of which holds a hit of the other, stay as they are: their ids distinguish
+    documents. Between other channels, two hits are the same document where their texts are equal and no metadata key
+    that both have has different values. The chunk is a knowledge base's, else that of the first channel by name;
+    metadata is not merged. Different documents of one channel stay different. Empty texts never match.
     """
     groups = _groups(rankings)
     if len(groups) < 2:
@@ -64,18 +63,18 @@ def identified(rankings: Mapping[str, Ranking]) -> Identified:
 
 
 def _unread(rankings: Mapping[str, Ranking]) -> dict[str, Exception]:
-    """The error of each channel of whose hits one cannot be read."""
+    """The errors of the channels that have a hit which cannot be read."""
     found: dict[str, Exception] = {}
     for name, ranking in rankings.items():
         try:
             tuple(ranking.hits)
-        except Exception as error:  # noqa: BLE001 - whatever a store raises
+        except Exception as error:  # noqa: BLE001 - a store may raise anything
             found[name] = error
     return found
 
 
 def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
-    """The names of channels that found something, those that share ids together."""
+    """The names of the channels that found something, grouped by shared ids."""
     groups: list[tuple[list[str], set[str]]] = []
     for name in sorted(rankings):
         names, ids = [name], set(rankings[name].ids)
@@ -92,7 +91,7 @@ def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
 def _share(
     rankings: Mapping[str, Ranking], names: Sequence[str], ids: Collection[str], others: Sequence[str], found: set[str]
 ) -> bool:
-    """Whether channels know the same ids: where their lists have none in common, one may hold the other's first."""
+    """Whether channels use the same ids: their lists share one, or one channel holds the other's first hit."""
     if not found.isdisjoint(ids):
         return True
     return any(
@@ -107,7 +106,7 @@ def _holds(ranking: Ranking, chunk_id: str) -> bool:
 
 
 def _hits(rankings: Iterable[Ranking]) -> list[Hit]:
-    """The hits whose chunk has a text, each chunk once, in the order of their ranks."""
+    """The hits with a text, each chunk once, in the order of the rankings."""
     found: dict[str, Hit] = {}
     for hit in chain.from_iterable(rankings):
         if hit.chunk.text:
@@ -116,7 +115,7 @@ def _hits(rankings: Iterable[Ranking]) -> list[Hit]:
 
 
 def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether no key that has a value in both has different ones; None is no value."""
+    """Whether all keys with a value in both have equal values; None is no value."""
     return all(
         _comparable(one[key]) == _comparable(other[key])
         for key in one.keys() & other.keys()
@@ -125,7 +124,7 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """A number as it is; else the value as stores that keep JSON have it: a tuple is a list, a date its ISO text."""
+    """A number unchanged; any other value as JSON, in which a tuple is a list and a date its ISO text."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number else json.dumps(value, sort_keys=True, default=_plain)
 
@@ -137,12 +136,12 @@ def _plain(value: Any) -> Any:
 
 
 def _renamed(ranking: Ranking, same: Mapping[str, Hit]) -> Ranking:
-    """A ranking whose hits have the chunks of the documents that they are; equal scores go by the new ids."""
+    """A ranking whose hits take over the chunks of their documents; ties are ordered by the new ids."""
     if same.keys().isdisjoint(ranking.ids):
         return ranking
     return replace(ranking, hits=ranked(_as(hit, same[hit.id]) if hit.id in same else hit for hit in ranking))
 
 
 def _as(hit: Hit, other: Hit) -> Hit:
-    """A hit as another one's document, with what rights permit that by."""
+    """A hit with the chunk and the access metadata of another hit."""
     return replace(hit, chunk=other.chunk, granted_by=other.granted_by)

@@ -1,4 +1,4 @@
-"""What a fusion method is, and what it has to go by."""
+"""The base class of fusion methods, and the evidence that they use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from voicevault_retrievers.core.types import ChannelKind, Ranking
 Column: TypeAlias = NDArray[np.float64]
 """A number for each chunk of a pool."""
 Contributions: TypeAlias = Mapping[str, Column]
-"""For each channel, what it adds to the fused score of each chunk of the pool: 0 where it says nothing."""
+"""For each channel, its contribution to the fused score of each chunk of the pool; 0 where it adds nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one channel says for one query of the chunks of a pool, as columns.
+    """One channel's scores of the chunks of a pool, for one query, as columns.
 
-    `places` are those of the channel's own hits in the pool, best first. `scores` has a number for each chunk of the
-    pool: for its hits as it listed them, NaN for hits without a score. For the others it is NaN but where the method is
-    `exact` and the channel tells their exact scores; `tells` says whether it does. `coverage` is the share of the
-    query's terms that some chunk has, in [0, 1], where a method is exact and the channel knows.
+    `places` are the positions of the channel's own hits in the pool, best first. `scores` has a number for each chunk
+    of the pool: the listed score of a hit, NaN for a hit without a score. For other chunks it is NaN, unless the method
+    is `exact` and the channel gives exact scores; `tells` says whether it does. `coverage` is the share of the query's
+    terms that occur in some chunk, in [0, 1], where the method is exact and the channel knows.
     """
 
     kind: ChannelKind
@@ -38,22 +38,22 @@ class Evidence:
 
     @cached_property
     def listed(self) -> Column:
-        """The scores of its hits, best first."""
+        """The scores of the channel's hits, best first."""
         return self.scores[self.places]
 
     @cached_property
     def known(self) -> Column:
-        """The scores of all chunks that it can score, in no order that means anything."""
+        """All scores that are not NaN, in no particular order."""
         return self.scores[~np.isnan(self.scores)]
 
     @property
     def lacks(self) -> bool:
-        """Whether it found something, and others found what it cannot score."""
+        """Whether the channel found something and cannot score chunks that only others found."""
         return not self.tells and 0 < len(self.places) < len(self.scores)
 
 
 class Pool:
-    """The chunks that any of several rankings has, each once."""
+    """The distinct chunks of several rankings."""
 
     def __init__(self, rankings: Mapping[str, Ranking]) -> None:
         self.rankings = rankings
@@ -66,7 +66,7 @@ class Pool:
         self.ids = list(held)
 
     def missing(self, name: str) -> list[str]:
-        """The chunks that a ranking lacks."""
+        """The chunks that a ranking does not contain."""
         others = np.ones(len(self.ids), dtype=np.bool_)
         others[self._places[name]] = False
         return [self.ids[at] for at in np.flatnonzero(others).tolist()]
@@ -74,7 +74,7 @@ class Pool:
     def evidence(
         self, name: str, kind: ChannelKind, others: Mapping[str, float] | None = None, coverage: float | None = None
     ) -> Evidence:
-        """What a channel says: by its ranking, and the exact scores of chunks that it lacks (None: it cannot tell)."""
+        """A channel's evidence: its ranking, and the exact scores of the other chunks (None: it cannot tell)."""
         ranking, places = self.rankings[name], self._places[name]
         scores = np.full(len(self.ids), np.nan)
         if others:
@@ -85,24 +85,24 @@ class Pool:
 
 
 class Method(ABC):
-    """How rankings become one: what each channel adds to the fused score of each chunk.
+    """A fusion method: computes each channel's contribution to the fused score of each chunk.
 
-    A method that is `exact` goes by the exact scores of all hits in all channels: the channels are asked for them.
+    A method that is `exact` uses the exact scores of all hits in all channels, which the fusion asks the channels for.
     """
 
     exact = False
 
     @abstractmethod
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
-        """What each channel adds to each chunk of the pool; finite numbers, higher is better."""
+        """Each channel's contribution to each chunk of the pool; finite numbers, higher is better."""
 
     def notes(self, found: Mapping[str, Evidence]) -> tuple[str, ...]:
-        """What it could not go by, and what it did instead."""
+        """Notes on evidence that the method lacked, and what it did instead."""
         return ()
 
 
 def at(one: Evidence, values: Column, others: float = 0.0) -> Column:
-    """A column with the values of a channel's hits, best first, in their places, and one number for all others."""
+    """A column with values for a channel's hits, best first, and one number for all other chunks."""
     column = np.full(len(one.scores), others)
     column[one.places] = values
     return column

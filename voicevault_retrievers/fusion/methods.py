@@ -1,4 +1,4 @@
-"""The fusion methods by name, as presets and options say them."""
+"""The fusion methods by name, as used in presets and options."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ METHODS: Mapping[str, Callable[..., Method]] = {
 
 
 def options_of(name: Any) -> tuple[str, ...]:
-    """What the fusion method of a name may be given; ConfigError for an unknown name."""
+    """The options of a named fusion method; ConfigError for an unknown name."""
     if not isinstance(name, str) or name not in METHODS:
         raise unknown("fusion method", name, METHODS)
     return tuple(signature(METHODS[name]).parameters)
 
 
 def method_named(name: Any, options: Mapping[str, Any]) -> Method:
-    """The fusion method of a name, with options; ConfigError for an unknown one of either, or a wrong value."""
+    """A fusion method by name, with options; ConfigError for an unknown name or option, or a wrong value."""
     known = options_of(name)
     for option in options:
         if option not in known:
@@ -46,7 +46,7 @@ def method_named(name: Any, options: Mapping[str, Any]) -> Method:
 
 
 def method_of(method: Method | str | None) -> Method | None:
-    """A fusion method by its name, with its defaults; others as they are. ConfigError for what is none."""
+    """A fusion method by name, with its defaults. Methods and None pass unchanged; ConfigError for anything else."""
     if isinstance(method, str):
         return method_named(method, {})
     if method is not None and not isinstance(method, Method):

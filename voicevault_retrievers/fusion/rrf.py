@@ -11,7 +11,7 @@ from voicevault_retrievers.fusion.method import Contributions, Evidence, Method,
 
 @dataclass(frozen=True)
 class RRF(Method):
-    """Each channel adds `weight / (k + rank)`, rank from 1; scores and their scales play no part.
+    """Each channel adds `weight / (k + rank)`, rank from 1. Scores are not used.
 
     Cormack, Clarke, Büttcher (2009), who chose k = 60. Raises ConfigError for a k that is no number, or below 0.
     """

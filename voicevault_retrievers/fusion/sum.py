@@ -23,10 +23,10 @@ NORMALISATIONS: Mapping[str, Callable[[Scores], Scores]] = {
 
 @dataclass(frozen=True)
 class WeightedSum(ScoreMethod):
-    """Each channel adds `weight * score`, of scores normalised over its list: "none", "min_max", "sum" or "zscore".
+    """Each channel adds `weight * score`, with scores normalised over its list: "none", "min_max", "sum" or "zscore".
 
-    To a chunk that it lacks a channel adds 0, or its lowest normalised score where that is below 0 ("zscore", or "none"
-    with negative scores): 0 would be more than those that it found last get.
+    For a chunk that it did not find, a channel adds 0, or its lowest normalised score where that is below 0 ("zscore",
+    or "none" with negative scores), so that the chunk does not outrank the channel's last hit.
     """
 
     normalisation: str = "min_max"

@@ -1,4 +1,4 @@
-"""A local web page that searches knowledge bases and shows why each hit is there."""
+"""A local web page that searches knowledge bases and explains each hit."""
 
 from voicevault_retrievers._support.extras import require
 

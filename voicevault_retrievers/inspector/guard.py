@@ -1,4 +1,4 @@
-"""Who may ask: by which names, from which pages, with which token; and what every answer says to the browser."""
+"""Access checks of requests (host names, origins, token), and security headers of answers."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Lets pass what asks by an expected name, from this server's own pages, with the token where there is one.
+    """Middleware that admits requests by expected host name, origin and, where there is one, token.
 
-    `hosts` are the names, as in a Host header without the port; an unspecified address ("0.0.0.0") stands for every
-    address, but for no further name: a name is what another site can make point here (DNS rebinding). The token comes
-    in `Authorization: Bearer`, or once as `?token=` of the page itself, which is answered with a cookie of the session.
+    `hosts` are the names in a Host header, without the port. An unspecified address ("0.0.0.0") admits every IP
+    address, but no further name, since another site can point a name here (DNS rebinding). The token comes in
+    `Authorization: Bearer`, or once as `?token=` of the page itself, which is answered with a session cookie.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] = LOOPBACK, token: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Guard:
         self._anywhere = any(unspecified(host) for host in self._hosts)
         self._token = token
         digest = hashlib.sha256(f"voicevault inspect {token}".encode()).hexdigest()
-        self._cookie, self._session = f"voicevault-{digest[:8]}", digest[8:]  # two servers of one host have two cookies
+        self._cookie, self._session = f"voicevault-{digest[:8]}", digest[8:]  # each server has its own cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,7 +82,7 @@ class Guard:
             await refused(500, "this failed, and the server's log says why")(scope, receive, sending)
 
     def _refusal(self, request: Request) -> Response | None:
-        """What is answered in place of what was asked for; None where it may pass."""
+        """The answer that refuses a request; None where it is admitted."""
         host = request.headers.get("host", "")
         if not self._expected(host):
             return refused(403, f"this server does not go by the name {host[:100]!r}")
@@ -108,9 +108,9 @@ class Guard:
         return _same(request.cookies.get(self._cookie, ""), self._session)
 
     def _entered(self, request: Request) -> Response:
-        """Goes on to the page without the token in its address.
+        """A page that sets the cookie and loads the inspector without the token in its address.
 
-        A redirect would not do: a browser that comes from another site sends no strict cookie along with it.
+        A redirect would not work: on a navigation from another site the browser does not send a strict cookie.
         """
         said = HTMLResponse(_ENTER)
         path = request.scope.get("root_path") or "/"
@@ -120,7 +120,7 @@ class Guard:
 
 
 def _foreign(request: Request, host: str) -> bool:
-    """Whether a page of another origin asks, as far as the browser says; only the page itself may be led to."""
+    """Whether the browser says that a page of another origin sent the request, other than a link to the page."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     own = site in ("same-origin", "none")
     if site is not None and not own and not (_is_page(request) and request.method in ("GET", "HEAD")):
@@ -139,7 +139,7 @@ def _same(given: str, wanted: str) -> bool:
 
 
 def unspecified(host: str) -> bool:
-    """Whether it is the address that stands for all of a machine's."""
+    """Whether a host is the unspecified address, which stands for all addresses of a machine."""
     return _is_address(host) and ip_address(host.strip("[]")).is_unspecified
 
 

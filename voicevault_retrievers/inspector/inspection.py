@@ -1,4 +1,4 @@
-"""What the page shows, as plain data; called in worker threads."""
+"""The content of the page as plain data; called in worker threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from voicevault_retrievers.structure.questions import QuestionChannel
 from voicevault_retrievers.structure.questions.records import source_of
 
 _QUESTION = re.compile(r".+\?[1-9]\d*", re.DOTALL)
-"""The id of a question: that of its chunk, and a number."""
+"""The id of a question: that of its chunk, `?` and a number."""
 
 _PARTS = {
     "queries": ("queries.jsonl", "application/jsonl", queries_file),
@@ -31,7 +31,7 @@ _PARTS = {
 
 
 class Export(NamedTuple):
-    """A file to be downloaded: its name, its media type, what it holds."""
+    """A file to download: its name, media type and content."""
 
     name: str
     kind: str
@@ -39,19 +39,19 @@ class Export(NamedTuple):
 
 
 class NotFoundError(RetrievalError):
-    """A chunk that is asked for is not there, or not any more."""
+    """A requested chunk does not exist, or no longer."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Bases to search, pages to show and judgements to keep."""
+    """The bases to search, the PDF pages to show and the judgements to store."""
 
     shelf: Shelf
     pages: Pages
     judgments: Judgments
 
     def bases(self) -> dict[str, Any]:
-        """What there is to choose from, and what is chosen at first."""
+        """The bases and presets to choose from, and the initial choice."""
         presets = self.shelf.preset_names
         return {
             "bases": [self.shelf.described(name) for name in self.shelf.names],
@@ -62,7 +62,7 @@ class Inspection:
         }
 
     def search(self, asked: SearchRequest) -> dict[str, Any]:
-        """A result as `display.result_data` has it, what was asked for, and of each hit its page and judgement."""
+        """A result as `display.result_data`, with the request, and with page image and judgement for each hit."""
         lists = Lists()
         pipeline = self.shelf.pipeline(asked.kb, asked.preset)
         result = pipeline.search(asked.query, asked.k, observe=lists)
@@ -76,7 +76,7 @@ class Inspection:
         return {**data, "kb": list(asked.kb), "preset": asked.preset, "k": asked.k}
 
     def chunk(self, kb: str, chunk_id: str) -> dict[str, Any]:
-        """A chunk, and the parent that it is part of."""
+        """A chunk with its parent."""
         base, chunk = self._found(kb, chunk_id)
         parent = base.parents([chunk.parent_id]).get(chunk.parent_id) if chunk.parent_id else None
         return {
@@ -93,31 +93,31 @@ class Inspection:
         return self.pages.png(chunk, _sources(base))
 
     def judge(self, judgment: Judgment) -> dict[str, Any]:
-        """Keep a judgement, of a chunk by its own id; how many there are now."""
+        """Store a judgement, under the chunk's own id; returns the number of judgements."""
         if judgment.grade is not None:
             own = self._found(judgment.kb, judgment.id)[1].id
-        else:  # the chunk may be gone by now
+        else:  # the chunk may no longer exist
             judged = {one.id for one in self.judgments.of(query=judgment.query, kb=judgment.kb)}
             own = next((one for one in _ids(judgment.kb, judgment.id) if one in judged), judgment.id)
         return {"count": self.judgments.put(replace(judgment, id=own))}
 
     def judged(self, query: str | None, kb: str | None) -> dict[str, Any]:
-        """The judgements, of a query or a base where it is given."""
+        """The judgements, optionally of one query or base."""
         return {"judgments": [asdict(one) for one in self.judgments.of(query=query, kb=kb)]}
 
     def export(self, kb: str, part: str) -> Export:
-        """The judgements of a base as a file that `voicevault tune` reads: `queries` or `qrels`."""
+        """The judgements of a base as a file for `voicevault tune`: `queries` or `qrels`."""
         if part not in _PARTS:
             raise unknown("part of an export", part, _PARTS)
         name, kind, write = _PARTS[part]
         return Export(name, kind, write(self.judgments.of(kb=kb)))
 
     def _kb(self, hit: Hit, asked: SearchRequest) -> str:
-        """The base that a hit is of, by the name that it is offered by, which of a collection may be another."""
+        """The offered name of a hit's base; a collection's own name may differ."""
         return hit.chunk.kb if hit.chunk.kb in asked.kb else asked.kb[0]
 
     def _found(self, kb: str, chunk_id: str) -> tuple[KnowledgeBase | Engine, Chunk]:
-        """A base and its chunk, by its own id or by that which it has among several bases (`base:id`)."""
+        """A base and its chunk, by the chunk's own id or by its id among several bases (`base:id`)."""
         base = self.shelf.base(kb)
         ids = _ids(kb, chunk_id)
         found = base.get(ids)
@@ -128,14 +128,14 @@ class Inspection:
 
 
 def _ids(kb: str, chunk_id: str) -> list[str]:
-    """What an id may mean in a base: as it is, or without the base's name before it."""
+    """The possible own ids of a chunk: as given, or without the base's name in front."""
     return list(dict.fromkeys([chunk_id, chunk_id.removeprefix(f"{kb}:")]))
 
 
 def _of_chunks(lists: Sequence[Mapping[str, Any]], channel: Channel) -> list[Mapping[str, Any]]:
-    """The lists, those of questions as lists of the chunks that answer them.
+    """The lists, with lists of questions converted to lists of the chunks that answer them.
 
-    The channel over questions asks channels below it, which know of questions alone; its own list is that of the last.
+    A question channel queries channels below it, which find questions; its own list is that of the last query.
     """
     leaves = [leaf for leaf in channel.leaves() if isinstance(leaf, QuestionChannel)]
     return [_answering(entry, leaves) for entry in lists]

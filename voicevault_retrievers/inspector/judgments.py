@@ -1,4 +1,4 @@
-"""What people have judged: an append-only file of JSON Lines, and its export as questions and qrels."""
+"""Relevance judgements by people: an append-only file of JSON Lines, and its export as questions and qrels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Judgment:
-    """What somebody said of a chunk as a hit for a query: grade 1 is right, 0 is wrong, None takes back what was said.
+    """A judgement of a chunk as a hit for a query: grade 1 is relevant, 0 is not, None withdraws the judgement.
 
     `id` is the chunk's own in its base `kb`.
     """
@@ -41,29 +41,29 @@ class Judgment:
 
 
 class Judgments:
-    """The judgements of a file, which need not be there yet; each is on disk when `put` returns.
+    """The judgements in a file, which need not exist yet; each is on disk when `put` returns.
 
-    Nothing is ever rewritten: of two lines about the same hit the later counts. Lines that another process appends are
-    seen. A line that is cut short, as a crash leaves one at the end, is left out, and listed in `skipped`. Threads
-    share one. Raises StorageError where the file cannot be read or written.
+    Lines are never rewritten: of two lines about the same hit the later counts. Lines that another process appends are
+    read too. Incomplete lines, such as a crash leaves at the end, are left out, and listed in `skipped`. Threads share
+    one object. Raises StorageError where the file cannot be read or written.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.skipped: list[int] = []
-        """The numbers of the lines that are no judgements, from 1."""
+        """The numbers of invalid lines, from 1."""
         self._mutex = Mutex()
         self._forget()
         self._read()
 
     def grade(self, query: str, kb: str, chunk_id: str) -> int | None:
-        """What was said last of a chunk as a hit for a query; None where nothing was, or it was taken back."""
+        """The present grade of a chunk as a hit for a query; None where there is none, or it was withdrawn."""
         with self._mutex:
             self._read()
             return self._grades.get((query.strip(), kb, chunk_id))
 
     def of(self, *, query: str | None = None, kb: str | None = None) -> list[Judgment]:
-        """Those that stand, of one query or base where it is given, in the order in which they were made."""
+        """The present judgements, optionally of one query or base, in the order in which they were made."""
         with self._mutex:
             self._read()
             standing = [Judgment(*key, grade) for key, grade in self._grades.items()]
@@ -71,7 +71,7 @@ class Judgments:
         return [one for one in standing if wanted in (None, one.query) and kb in (None, one.kb)]
 
     def put(self, judgment: Judgment) -> int:
-        """Keep a judgement; how many stand now."""
+        """Store a judgement; returns the number of present judgements."""
         line = json.dumps(asdict(judgment)).encode() + b"\n"
         with self._mutex:
             self._read()
@@ -87,7 +87,7 @@ class Judgments:
         new = not self.path.exists()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            # Behind a line that was cut short; in one call, so that no other process writes in between.
+            # Starts a new line after an incomplete one; a single call, so that no other process writes in between.
             whole = b"\n" + line if self._torn else line
             if os.write(descriptor, whole) != len(whole):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -105,10 +105,10 @@ class Judgments:
         self.skipped.clear()
 
     def _read(self) -> None:
-        """Read what has been appended since."""
+        """Read the lines appended since the last read."""
         try:
             now = self.path.stat()
-            if now.st_ino != self._file or now.st_size < self._end:  # somebody has put another file in its place
+            if now.st_ino != self._file or now.st_size < self._end:  # the file was replaced
                 self._forget()
             if now.st_size == self._end:
                 return
@@ -143,14 +143,14 @@ class Judgments:
 
 
 def queries_file(judgments: Iterable[Judgment]) -> str:
-    """The judged queries, each once, as `load_questions` reads them: JSON Lines of `_id` and `text`."""
+    """The judged queries, each once, in the format of `load_questions`: JSON Lines of `_id` and `text`."""
     texts = dict.fromkeys(one.query for one in judgments)
     lines = [json.dumps({"_id": query_id(text), "text": text}, ensure_ascii=False) for text in texts]
     return "".join(f"{line}\n" for line in lines)
 
 
 def qrels_file(judgments: Iterable[Judgment]) -> str:
-    """The grades, as `load_qrels` reads them: BEIR's TSV. ConfigError for an id that such a file cannot hold."""
+    """The grades in the format of `load_qrels`: BEIR's TSV. ConfigError for an id that the format cannot hold."""
     rows = ["query-id\tcorpus-id\tscore"]
     for one in judgments:
         if one.id != one.id.strip() or any(mark in one.id for mark in "\t\n"):
@@ -162,5 +162,5 @@ def qrels_file(judgments: Iterable[Judgment]) -> str:
 
 
 def query_id(text: str) -> str:
-    """The id of a query in an export: it depends on nothing but the text, so that two exports fit each other."""
+    """The id of a query in an export, computed from its text alone, so that exports are compatible."""
     return f"q-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

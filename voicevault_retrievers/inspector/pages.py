@@ -1,4 +1,4 @@
-"""The page of a PDF that a chunk is from, as an image."""
+"""The PDF page that a chunk is from, as an image."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from voicevault_retrievers.store.sources import Source
 FILE_BYTES = 512 << 20
 
 SECONDS = 20.0
-"""How long a page may take to be drawn."""
+"""The most seconds to draw a page."""
 
 _PROGRAM = pdf_pages.__file__
 
 _FIRST = {"page_number": 1, "page": 0}
-"""What those who write each of these keys call the first page; a `page_label` is whatever the PDF says."""
+"""The number of the first page under each key; a `page_label` is the PDF's own label."""
 
 _logger = logging.getLogger(__name__)
 _LOCK = Mutex()
-"""One page is drawn at a time, whatever the file: each may take a processor."""
+"""Only one page is drawn at a time, as drawing may use a whole processor."""
 
 
 class Pages:
-    """The pages of PDFs that chunks were read from: files of these folders, or as a base remembers them.
+    """The pages of PDFs that chunks were read from: files in these folders, or at the paths that a base records.
 
-    Where a base knows what a file held, only a file that holds just that is shown: chunks may not be of what it is now,
-    and a base that somebody else made must not show files of which they knew the path alone. Threads share one.
+    Where a base has the digest of a file, only a file with that digest is shown: chunks may not belong to a changed
+    file, and a base from someone else must not disclose a file by naming its path. Threads share one object.
     """
 
     def __init__(self, folders: Iterable[Path | str] = ()) -> None:
@@ -47,7 +47,7 @@ class Pages:
         self._digests: LRUCache[tuple[str, int, int], str] = LRUCache(256)
 
     def has(self, chunk: Chunk, sources: Mapping[str, Source]) -> bool:
-        """Whether there is a file with a page to show; `png` may yet refuse one that has changed."""
+        """Whether there is a file for the chunk's page; `png` may still refuse a changed one."""
         try:
             file, _ = _named(chunk)
         except DocumentError:
@@ -55,7 +55,7 @@ class Pages:
         return bool(self._places(file, sources.get(file)))
 
     def png(self, chunk: Chunk, sources: Mapping[str, Source]) -> bytes:
-        """The image of the chunk's page; DocumentError, saying why, where there is none to show."""
+        """The image of the chunk's page; DocumentError, with the reason, where there is none."""
         file, page = _named(chunk)
         source = sources.get(file)
         places = self._places(file, source)
@@ -70,10 +70,10 @@ class Pages:
         raise DocumentError(f"{file!r} has changed since it was read: index it again to see its pages")
 
     def _places(self, file: str, source: Source | None) -> list[Path]:
-        """The files that may be it: below a folder, whatever the name says, and where it was read."""
+        """The candidate files: inside a given folder, whatever the name contains, and where the file was read."""
         try:
             real = [(folder, Path(os.path.realpath(folder / file))) for folder in self._folders]
-        except ValueError:  # no file has such a name
+        except ValueError:  # the name is not a valid path
             return []
         places = [path for folder, path in real if path.is_relative_to(folder)]
         if source is not None and source.path:
@@ -81,7 +81,7 @@ class Pages:
         return [path for path in places if os.path.isfile(path)]
 
     def _fits(self, path: Path, source: Source | None) -> bool:
-        """Whether a file holds what was read; DocumentError where it is too large to be looked at."""
+        """Whether a file has the content that was read; DocumentError for a file over the size limit."""
         state = path.stat()
         if state.st_size > FILE_BYTES:
             raise DocumentError(f"{path.name} has more than {FILE_BYTES >> 20} MiB: too much to show a page of")
@@ -94,7 +94,7 @@ class Pages:
 
 
 def _named(chunk: Chunk) -> tuple[str, int | str]:
-    """The file, and the page as an index from 0, or as the label that the PDF has for it; see `PAGE_KEYS`."""
+    """The file, and the page as an index from 0, or as a label in the PDF; see `PAGE_KEYS`."""
     said = chunk.metadata
     pairs = ((said.get(file), key) for file, key in PAGE_KEYS if said.get(key) not in (None, ""))
     file, key = next(((file, key) for file, key in pairs if file is not None), (None, ""))
@@ -109,7 +109,7 @@ def _named(chunk: Chunk) -> tuple[str, int | str]:
 
 
 def _drawn(path: Path, page: int | str) -> bytes:
-    """The page as PNG, drawn in another process; DocumentError where that refuses it, breaks or takes too long."""
+    """The page as PNG, drawn in another process; DocumentError where that refuses, crashes or takes too long."""
     require("pypdfium2", extra="inspector")
     asked = {"path": str(path), "page": page, "seconds": SECONDS, "modules": sys.path}
     with _LOCK:

@@ -1,8 +1,8 @@
-"""Draws a page of a PDF in a process of its own, which a hostile file may keep busy, fill or break without harm.
+"""Draws a page of a PDF in a separate process, so that a malicious file can only hang, exhaust or crash that process.
 
-It is run by its path, so that nothing of the package is imported, and it starts soon. What it is asked for comes as
-JSON on the standard input: `path`, `page` (an index from 0, or a label), `seconds` that it may take, and the `modules`,
-where to import from. The image goes to the standard output, or with the exit code `REFUSED` why there is none.
+The file is run by its path, so that it starts without importing the package. The request comes as JSON on the standard
+input: `path`, `page` (an index from 0, or a label), `seconds` (the time limit), and `modules`, the import path. The
+image goes to the standard output, or, with the exit code `REFUSED`, the reason.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from importlib import import_module
 from typing import Any
 
 WIDTH, PIXELS, ENLARGED = 1200, 4_000_000, 4.0
-"""At most so wide and so large an image, in pixels, and so many pixels for a point of the page (1/72 inch)."""
+"""The largest width and number of pixels of an image, and the most pixels for a point of the page (1/72 inch)."""
 
 MEMORY = 4 << 30
-"""Bytes that the process may have, where the system can be told so; pdfium ends it where it gets no more."""
+"""The most bytes of memory, where the system supports a limit; beyond it pdfium ends the process."""
 
 REFUSED, TOO_LONG = 3, 4
-"""Exit codes: there is no page to draw, and the time is over."""
+"""Exit codes: no page to draw, and time limit exceeded."""
 
 
 class RefusedError(Exception):
-    """Why a page cannot be drawn."""
+    """The reason why a page cannot be drawn."""
 
 
 def main() -> int:
-    """Answer what the standard input asks for."""
+    """Answer the request on the standard input; returns the exit code."""
     asked = json.load(sys.stdin)
     watch = threading.Timer(asked["seconds"], os._exit, [TOO_LONG])
     watch.daemon = True
@@ -78,15 +78,15 @@ def _rendered(page: Any) -> bytes:
 
 
 def _labelled(document: Any, label: str) -> int:
-    """The index of the page that has a label, which is its number where the PDF gives none; -1 for none."""
+    """The index of the page with a label, by default its number; -1 where there is none."""
     labels = (document.get_page_label(at) or str(at + 1) for at in range(len(document)))
     return next((at for at, own in enumerate(labels) if own == label), -1)
 
 
 def png(width: int, lines: list[bytes]) -> bytes:
-    """An image of lines of RGB as PNG, by the W3C's "Portable Network Graphics", third edition."""
+    """A PNG image of RGB lines, after the W3C's "Portable Network Graphics", third edition."""
     head = struct.pack(">IIBBBBB", width, len(lines), 8, 2, 0, 0, 0)
-    body = zlib.compress(b"".join(b"\0" + line for line in lines), 6)  # each line without a filter
+    body = zlib.compress(b"".join(b"\0" + line for line in lines), 6)  # filter type 0 for each line
     return b"\x89PNG\r\n\x1a\n" + _part(b"IHDR", head) + _part(b"IDAT", body) + _part(b"IEND", b"")
 
 

@@ -1,4 +1,4 @@
-"""What may be inspected: knowledge bases and collections by their names, and the pipelines over them."""
+"""The knowledge bases and collections to inspect, by name, and the pipelines over them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from voicevault_retrievers.store.names import existing, locate, names
 from voicevault_retrievers.store.reload import Present, Remade, state_of
 
 Given: TypeAlias = str | Path | KnowledgeBase | Engine
-"""A base by its name, folder or address, or as it is."""
+"""A base by its name, folder or address, or opened."""
 
 PIPELINES = 16
-"""How many are kept: those used last."""
+"""The most pipelines cached, by last use."""
 
 
 class Shelf:
-    """The bases that were given, or all below `root` where none are; and the presets they are searched with.
+    """The given bases, or all below `root`; and the presets to search them with.
 
-    Nothing that is not here can be asked for: a name is looked up, and never made a path of. Each search sees what was
-    committed before it, by other processes too. Threads share one. `presets` are names of shipped ones and paths of
-    YAML files; the first is the default, and all shipped ones are offered besides.
+    Only these bases can be requested: a name is looked up, and never becomes a path. Each search sees what was
+    committed before it, also by other processes. Threads share one object. `presets` are names of shipped presets and
+    paths of YAML files; the first is the default, and all shipped presets are offered too.
     """
 
     def __init__(
@@ -49,35 +49,35 @@ class Shelf:
 
     @property
     def names(self) -> list[str]:
-        """The bases that are offered, in the order in which they were given."""
+        """The names of the bases, in the order given."""
         return bases_below(self._root) if self._given is None else list(self._given)
 
     @property
     def chosen(self) -> list[str]:
-        """Those that are searched unless others are chosen: all that were given, or the first that there is."""
+        """The bases searched by default: all that were given, or the first below `root`."""
         return self.names[:1] if self._given is None else self.names
 
     @property
     def preset_names(self) -> list[str]:
-        """The presets that are offered, the default first."""
+        """The names of the presets, the default first."""
         return list(self._presets)
 
     def described(self, name: str) -> dict[str, Any]:
-        """A base's `name` and how many `chunks` it has; where that cannot be said, the `error`."""
+        """The `name` of a base and its number of `chunks`, or the `error` where that is unavailable."""
         try:
             return {"name": name, "chunks": len(self.base(name))}
         except (RetrievalError, OSError) as error:
             return {"name": name, "chunks": None, "error": str(error)}
 
     def base(self, name: str) -> KnowledgeBase | Engine:
-        """A base as it is now. Raises ConfigError for a name that is not offered or has no base any more."""
+        """A base at its present commit. Raises ConfigError for an unknown name, or a base that no longer exists."""
         found = self._present(name)
         if found is None:
             raise ConfigError(f"knowledge base {name!r} does not exist any more")
         return found
 
     def pipeline(self, wanted: Sequence[str], preset: str) -> Pipeline:
-        """The pipeline of a preset over bases as they are now; errors as of `base`, `open_bases` and `Preset.over`."""
+        """The pipeline of a preset over present bases; errors as of `base`, `open_bases` and `Preset.over`."""
         if preset not in self._presets:
             raise unknown("preset", preset, self._presets)
         key = (tuple(sorted(set(wanted))), preset)
@@ -93,7 +93,7 @@ class Shelf:
         return kept.now([one if isinstance(one, Engine) else state_of(one) for one in present.values()], made)
 
     def close(self) -> None:
-        """Close the connections of collections that were given by their addresses."""
+        """Close the connections of collections given by address."""
         for engine in self._connected:
             engine.close()
 
@@ -104,7 +104,7 @@ class Shelf:
         return found
 
     def _connect(self, base: Given) -> Given:
-        """The collection of an address; anything else as it is."""
+        """The collection at an address; other values unchanged."""
         if not isinstance(base, str) or not is_address(base):
             return base
         self._connected.append(connect(filled(base)))
@@ -118,7 +118,7 @@ class Shelf:
         raise unknown("knowledge base", name, self.names)
 
     def _present(self, name: str) -> KnowledgeBase | Engine | None:
-        """A base as it is now; None where there is none in its place."""
+        """A base at its present commit; None where it no longer exists."""
         source = self._source(name)
         if isinstance(source, Engine):
             return source
@@ -130,13 +130,13 @@ class Shelf:
 
 
 def bases_below(root: Path | str | None) -> list[str]:
-    """The names of the knowledge bases in a folder, sound or not."""
+    """The names of the knowledge bases in a folder, damaged ones too."""
     folder = default_root() if root is None else Path(root)
     return [name for name in names(folder) if (folder / name / MANIFEST).exists()]
 
 
 def _by_name(bases: Iterable[Given], root: Path | str | None) -> dict[str, Path | KnowledgeBase | Engine]:
-    """What is offered under each name: of an engine that of the collection, for an address may hold a password."""
+    """The bases by name; an engine's by its collection's name, as an address may hold a password."""
     found: dict[str, Path | KnowledgeBase | Engine] = {}
     for given in bases:
         one = existing(given, root) if isinstance(given, str | Path) else given
@@ -147,7 +147,7 @@ def _by_name(bases: Iterable[Given], root: Path | str | None) -> dict[str, Path 
 
 
 def _presets(given: Sequence[str]) -> dict[str, Preset | None]:
-    """The presets by name, those given first and loaded, so that what is wrong with one is said at once."""
+    """The presets by name, the given ones first and loaded, so that their errors are raised at once."""
     found: dict[str, Preset | None] = {}
     for name in given:
         label = Path(name).stem if Path(name).suffix in (".yaml", ".yml") else name

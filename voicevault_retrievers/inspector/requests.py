@@ -1,4 +1,4 @@
-"""What a request asks for, checked before anything is done, and answers as JSON."""
+"""Requests, validated before anything else is done, and answers as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.inspector.judgments import Judgment
 
 BODY, QUERY, NAME, MOST_HITS, MOST_BASES = 64 * 1024, 4000, 4096, 100, 32
-"""The longest body in bytes, query and name in characters; the most hits and bases of a search."""
+"""The most bytes of a body, characters of a query and of a name; the most hits and bases of a search."""
 
 K = 10
 
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A search: a query, the bases and the preset by their names, and how many hits."""
+    """A search request: the query, the names of bases and preset, and the number of hits."""
 
     query: Query
     kb: tuple[str, ...]
@@ -32,7 +32,7 @@ class SearchRequest:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> SearchRequest:
-        """The search of a request's body; ConfigError for what is missing, of another type or too large."""
+        """The search in a request's body; ConfigError for missing, mistyped or too large values."""
         kb, k, where = data.get("kb"), data.get("k", K), data.get("where")
         if not isinstance(kb, list) or not 0 < len(kb) <= MOST_BASES:
             raise ConfigError(f"kb is a list of the names of knowledge bases, 1 to {MOST_BASES}, not {_shown(kb)}")
@@ -43,14 +43,14 @@ class SearchRequest:
 
 
 def judgment_of(data: Mapping[str, Any]) -> Judgment:
-    """The judgement of a request's body; ConfigError as of `SearchRequest.of`."""
+    """The judgement in a request's body; ConfigError as of `SearchRequest.of`."""
     if "grade" not in data:
         raise ConfigError("a judgement has a grade: 1, 0, or null to take it back")
     return Judgment(_query(data), text("kb", data.get("kb")), text("id", data.get("id")), data["grade"])
 
 
 def text(name: str, value: Any, longest: int = NAME) -> str:
-    """A text that is not empty, without lone surrogates; ConfigError for anything else."""
+    """A non-empty text, without lone surrogates; ConfigError for anything else."""
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{name} is a text that is not empty, not {_shown(value)}")
     if len(value) > longest:
@@ -59,7 +59,7 @@ def text(name: str, value: Any, longest: int = NAME) -> str:
 
 
 async def body_of(request: Request) -> Mapping[str, Any]:
-    """The object of a request's body. HTTPException for another type (415) or a long body (413), ConfigError else."""
+    """The object in a request's body. HTTPException for another type (415) or a long body (413), else ConfigError."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "the body is JSON: say Content-Type: application/json")
     body = bytearray()
@@ -85,11 +85,11 @@ def _shown(value: Any) -> str:
 
 
 def as_json(data: Any, status: int = 200) -> Response:
-    """Data as JSON in ASCII without a `<`: whoever takes it for a page finds no tag in what documents say."""
+    """Data as ASCII JSON without `<`, so that it has no tags even if it is read as HTML."""
     content = json.dumps(data, allow_nan=False, default=str).replace("<", "\\u003c")
     return Response(content, status, media_type="application/json")
 
 
 def refused(status: int, message: str) -> Response:
-    """An error as the page reads it."""
+    """An error in the form that the page reads."""
     return as_json({"error": message}, status)

@@ -1,4 +1,4 @@
-"""The server: an address to listen at, and an end without noise."""
+"""The server: listening, and a quiet shutdown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PORT = 8460
 _OPTIONS: dict[str, Any] = {
     "access_log": False,
     "log_config": None,
-    "log_level": "critical",  # what fails is logged by the guard; a search that Ctrl-C breaks off has not failed
+    "log_level": "critical",  # the guard logs failures; Ctrl-C is not a failure
     "server_header": False,
     "timeout_graceful_shutdown": 1,
     "ws": "none",
@@ -39,21 +39,21 @@ def serve(
 ) -> None:
     """Serve the inspector until the process is interrupted (Ctrl-C, SIGTERM); `options` are those of `app`.
 
-    `ready` is told the page's address, with the token in it, once it answers; port 0 takes any that is free. Anything
-    but a loopback address needs a token, and has one made where none is given. Raises what `app` does, and
-    OSError where the address cannot be had.
+    `ready` receives the page's address, with the token, once the server answers; port 0 takes a free port. Any address
+    but a loopback one needs a token, and gets a generated one by default. Raises what `app` raises, and OSError where
+    the address is not available.
     """
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
     made = app(bases, token=token, hosts=_hosts(host), **options)
-    with closing(_listening(host, port)) as listening, suppress(KeyboardInterrupt):  # uvicorn passes on what ended it
+    with closing(_listening(host, port)) as listening, suppress(KeyboardInterrupt):  # uvicorn reraises what ended it
         if ready is not None:
             ready(address(host, listening.getsockname()[1], token))
         uvicorn.Server(uvicorn.Config(made, **_OPTIONS)).run(sockets=[listening])
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """The page's address as a browser takes it; of a server that listens everywhere, by the machine's name."""
+    """The page's address for a browser; for a server on all addresses, with the machine's name."""
     named = socket.gethostname() if unspecified(host) else in_url(host)
     return f"http://{named}:{port}/" + (f"?token={quote(token, safe='')}" if token else "")
 

@@ -34,7 +34,7 @@ from voicevault_retrievers.store import default_root
 
 STATIC = Path(__file__).parent / "static"
 TOKEN_LENGTH = 16
-"""Characters that a token has at least: guessing is not slowed down."""
+"""The fewest characters of a token, as nothing limits the rate of guesses."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -62,11 +62,11 @@ def app(
     token: str | None = None,
     hosts: Collection[str] = LOOPBACK,
 ) -> Starlette:
-    """The page and its API, to be served or mounted; see `Shelf` for bases and presets, `Guard` for token and hosts.
+    """The page and its API as an application; see `Shelf` for bases and presets, `Guard` for token and hosts.
 
-    `documents` are folders in which PDFs are looked for besides where bases remember them. `judgments` is the file of
-    judgements, `judgments.jsonl` beside the folder of bases unless given. Raises ConfigError for what is
-    unknown, and for a token that is too short.
+    `documents` are folders to search for PDFs, besides the paths that bases record. `judgments` is the file of
+    judgements, by default `judgments.jsonl` beside the folder of bases. Raises ConfigError for unknown names, and for a
+    token that is too short.
     """
     if token is not None and len(token) < TOKEN_LENGTH:
         raise ConfigError(f"a token has at least {TOKEN_LENGTH} characters, so that nobody guesses it")
@@ -92,7 +92,7 @@ def app(
 
 
 class Api:
-    """The answers of the API: what an `Inspection` says, worked out off the event loop."""
+    """The endpoints of the API: the results of an `Inspection`, computed in worker threads."""
 
     def __init__(self, inspection: Inspection) -> None:
         self._inspection = inspection
@@ -131,9 +131,9 @@ async def _closing(shelf: Shelf, _: Starlette) -> AsyncIterator[None]:
 
 
 def page(request: Request) -> Response:
-    """The page, or a file that it needs."""
+    """The page, or one of its static files."""
     name = request.path_params.get("name", "index.html")
-    files = {path.name: path for path in STATIC.iterdir()}  # a name is looked up, and never made a path of
+    files = {path.name: path for path in STATIC.iterdir()}  # a name is looked up, and never becomes a path
     kind = _TYPES.get(Path(name).suffix)
     if name not in files or kind is None:
         raise HTTPException(404, f"there is no file {name[:100]!r}")
@@ -141,7 +141,7 @@ def page(request: Request) -> Response:
 
 
 def answering(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with the package's errors as answers."""
+    """The endpoint, with this package's errors as answers."""
 
     async def answered(request: Request) -> Response:
         try:

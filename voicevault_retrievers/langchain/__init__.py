@@ -1,6 +1,6 @@
 """Native LangChain classes over the core: conversion and delegation, no retrieval logic.
 
-`RetrievalMiddleware` is here too, with the extra `agents`.
+The extra `agents` adds `RetrievalMiddleware`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker sees the import above
 
     def __getattr__(name: str) -> Any:
-        """The middleware is imported when it is asked for: it alone needs the extra `agents`."""
+        """Import `RetrievalMiddleware` on first access: it alone needs the extra `agents`."""
         if name != "RetrievalMiddleware":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from voicevault_retrievers.langchain.middleware import RetrievalMiddleware

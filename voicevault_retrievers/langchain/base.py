@@ -1,4 +1,4 @@
-"""What the retrievers share: a pipeline behind LangChain's interface."""
+"""The base class of the retrievers: a pipeline behind LangChain's interface."""
 
 from __future__ import annotations
 
@@ -54,17 +54,18 @@ _INVOKING = ("invoke", "ainvoke", "_get_relevant_documents", "_aget_relevant_doc
 
 
 class PipelineRetriever(Checked[Pipeline], BaseRetriever):
-    """A pipeline as a retriever.
+    """A LangChain retriever over a pipeline.
 
-    A search gives at most `k` documents, 5 unless it or a preset says otherwise, and only such as matched; each is a
-    new one (see `convert.document_of`). `where` narrows every search, `require` is the caller's access rights; a call
-    may narrow further, never widen. `stages` refine what was found, in their order: document compressors of this
-    package or any other's, or Stages; `retriever >> compressor` is the retriever with a stage more. `timeout` bounds a
-    search in seconds. A channel or stage that fails is left out: the documents say so in
-    `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` dispatched; with
-    `on_error` "raise" its error is raised.
+    A search returns at most `k` documents (default 5, unless a preset says otherwise), and only documents that matched.
+    Each document is a new object (see `convert.document_of`). `where` narrows every search; `require` is the caller's
+    access rights. A call may narrow further, never widen. `stages` refine the ranking one after another: document
+    compressors of this package or of any other, or Stages. `retriever >> compressor` is a copy with one more stage.
+    `timeout` bounds a search, in seconds. A channel or stage that fails is left out: the documents name it in
+    `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` is dispatched. With
+    `on_error` "raise" the failure's error is raised instead.
 
-    What is called shows in events, as soon as it has ended (see `events.EVENTS`); LangChain's own parts show as runs.
+    Each rewriter, channel, fusion and stage dispatches an event when it ends (see `events.EVENTS`). LangChain's
+    components appear as runs.
     """
 
     model_config = STRICT
@@ -84,16 +85,16 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is searched; made on first use, and again after a change of this retriever's fields."""
+        """The pipeline of this retriever. It is built on first use, and again after a field has changed."""
         return self._built()
 
     @property
     def channel(self) -> Channel:
-        """What is searched, under this retriever's filters: a channel for another pipeline."""
+        """This retriever as a channel for another pipeline, under its own filters."""
         return self.pipeline.narrowed(self.where, self.require)
 
     def __rshift__(self: R, compressor: Any) -> R:
-        """This retriever with a stage more, which gets as many documents as it needs to give k."""
+        """A copy of this retriever with one more stage. The stage gets as many documents as it needs to return k."""
         twin = self.model_copy(update={"stages": [*self.stages, compressor]})
         twin._check()
         return twin
@@ -109,10 +110,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         history: Sequence[Any] = (),
         observe: Observer | None = None,
     ) -> Result:
-        """The whole result of a search: hits, errors, timings, context.
+        """Return the whole result of a search: hits, errors, timings, context.
 
-        `weights` are those of channels, by name. `history` is the conversation so far, as turns or as messages, for
-        rewriters of follow-up questions. `observe` is as of `Pipeline.search`.
+        `weights` maps channel names to weights. `history` is the conversation so far, as turns or as messages, for
+        rewriters of follow-up questions. `observe` is as in `Pipeline.search`.
         """
         asked = self._asked(query, where, require, weights, history)
         return self.pipeline.search(asked, self._k(k), observe=observe)
@@ -128,15 +129,16 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         history: Sequence[Any] = (),
         observe: AsyncObserver | None = None,
     ) -> Result:
-        """`search` on the running event loop; the same result but for the timings."""
+        """`search` on the running event loop; the result differs only in its timings."""
         pipeline = await aexecute(self._opened(), timeout=self.timeout)
         asked = self._asked(query, where, require, weights, history)
         return await pipeline.asearch(asked, self._k(k), observe=observe)
 
     def refresh(self) -> bool:
-        """See what is new in the vector stores of which a copy is searched; whether there was anything.
+        """Read what was added to the vector stores whose copies are searched. Returns whether anything changed.
 
-        Such copies are those of `from_vector_store`; what is deleted or changed there no search needs this for.
+        Such copies are made by `from_vector_store`. Deleted and changed documents need no refresh: every search checks
+        them.
         """
         return refreshed(self.pipeline.channel)
 
@@ -145,7 +147,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return await aexecute(in_thread("refresh", self.refresh))
 
     def warm_up(self) -> None:
-        """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
+        """Load the models that the first search would otherwise wait for; see `Pipeline.warm_up`."""
         self.pipeline.warm_up()
 
     async def awarm_up(self) -> None:
@@ -168,7 +170,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[list[Document]]:
-        """`invoke` of each input, searched together (see `Pipeline.search_many`) where no callbacks listen."""
+        """`invoke` of each input. Where no callbacks listen, they are searched together (`Pipeline.search_many`)."""
         shared = self._shared(config, len(inputs))
         if shared is None:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
@@ -245,10 +247,10 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return [document_of(hit, degraded, asked_for) for hit in self.pipeline.read(result)]
 
     def _shared(self, config: RunnableConfig | list[RunnableConfig] | None, inputs: int) -> RunnableConfig | None:
-        """The config that a batch is searched under; a chain gives one for each input, which differ in callbacks alone.
+        """The config under which a batch is searched together, or None where each input is to be invoked by itself.
 
-        None where each input is to be invoked by itself: configs differ otherwise, callbacks listen, or a subclass
-        invokes in its own way.
+        A chain gives one config for each input; these may differ in callbacks and run ids alone. None is returned where
+        configs differ otherwise, where callbacks listen, or where a subclass overrides how it is invoked.
         """
         configs = list(map(ensure_config, config if isinstance(config, list) else [config]))
         own = any(getattr(type(self), name) is not getattr(PipelineRetriever, name) for name in _INVOKING)
@@ -258,7 +260,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return configs[0] if inputs and all(one == said[0] for one in said) else None
 
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
-        """This retriever with those options of a call that are not the query's, which are taken out."""
+        """This retriever with a call's options applied; removes from `options` those that are not the query's."""
         return self
 
     def _asked_each(self, inputs: Sequence[str], **options: Any) -> list[tuple[Query, int] | Exception]:
@@ -275,7 +277,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return [outcome_of(partial(asked, query, **options)) for query in inputs]
 
     def _k(self, k: int | None = None) -> int:
-        """How many documents a search gives: those of the call, else this retriever's, else the default."""
+        """The number of documents that a search returns: the call's k, else this retriever's, else the default."""
         own = self._default_k() if self.k is None else self.k
         return check_k(own if k is None else k)
 
@@ -283,7 +285,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return DEFAULT_K
 
     def _unstaged(self) -> Pipeline:
-        """What is searched, before this retriever's stages."""
+        """The pipeline without this retriever's stages."""
         raise NotImplementedError
 
     def _build(self) -> Pipeline:
@@ -299,7 +301,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return self.stages[: len(self.stages) - len(self._arranging())]
 
     def _arranging(self) -> Sequence[BaseDocumentCompressor]:
-        """What changes the order of the documents at last, and not the ranking."""
+        """The last stage where it arranges the documents for a reader and does not change the ranking."""
         return [stage for stage in self.stages[-1:] if arranges(stage)]
 
     def _asked(
@@ -320,12 +322,12 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         )
 
     def _opened(self) -> Plan[Pipeline]:
-        """Opening a knowledge base reads files, which an event loop must not wait for."""
+        """Open the pipeline in a worker thread: opening a knowledge base reads files and would block an event loop."""
         return in_thread("open", lambda: self.pipeline, inline=self._is_built())
 
 
 class ThreadedIndex(DocumentIndex):
-    """A document index whose async methods are the sync ones in a worker thread."""
+    """A document index whose async methods run the sync methods in a worker thread."""
 
     async def aupsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
         """`upsert` in a worker thread."""
@@ -342,7 +344,7 @@ class ThreadedIndex(DocumentIndex):
 
 @contextmanager
 def below(config: RunnableConfig) -> Iterator[RunnableConfig]:
-    """What is invoked meanwhile in this context finds `config`; LangChain itself sets none for a retriever."""
+    """Set `config` as the current config of this context: LangChain itself sets none for a retriever."""
     token = var_child_runnable_config.set(config)
     try:
         yield config

@@ -1,4 +1,4 @@
-"""Keyword search as a LangChain retriever."""
+"""Keyword search as LangChain retrievers."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ K = TypeVar("K", bound="KeywordRetriever")
 
 
 class KeywordRetriever(PipelineRetriever):
-    """Keyword search: documents that share a term with the query, and no others.
+    """Keyword search: returns the documents that share a term with the query, and no others.
 
-    Scores are BM25's, unbounded, higher is better. Where documents are taken, `language` is that of their stemmer and
-    stopwords ("auto" finds each document's, an ISO 639-1 code is that of all, None is for neither); `analyzer`, or
-    `preprocess_func`, splits texts into terms in its place; and `options` are this class's fields. A document given
-    twice is one.
+    Scores are BM25 scores: unbounded, higher is better. In the constructors that take documents, `language` chooses the
+    stemmer and the stopwords: "auto" detects each document's language, an ISO 639-1 code holds for all documents, None
+    uses neither. `analyzer` or `preprocess_func` splits texts into terms instead; `options` are this class's fields.
+    Equal documents are indexed once.
 
-    Adding and deleting change what `bm25` holds in memory, for every retriever over it; a search sees all of a change
-    or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
+    Adding and deleting change `bm25` in memory, for every retriever that shares it. A search sees either all of a
+    change or none of it. Only `persist` writes to disk. These methods raise ConfigError where `bm25` is another kind of
+    channel.
     """
 
     bm25: Channel = Field(default_factory=lambda: BM25.from_chunks([]))
@@ -62,7 +63,7 @@ class KeywordRetriever(PipelineRetriever):
         preprocess_func: Tokenizer | None = None,
         **options: Any,
     ) -> K:
-        """Search over documents held in memory."""
+        """A retriever over documents held in memory."""
         chosen = analyzer_of(language, analyzer, preprocess_func)
         return cls(bm25=BM25.from_chunks(chunks_of(documents), chosen, formula=formula), **options)
 
@@ -79,7 +80,7 @@ class KeywordRetriever(PipelineRetriever):
         ids: Iterable[str] | None = None,
         **options: Any,
     ) -> K:
-        """Search over texts, with a metadata dict and an id for each; `options` as of `from_documents`."""
+        """A retriever over texts, with a metadata dict and an id for each; `options` as in `from_documents`."""
         given = list(texts)
         columns: list[list[Any]] = [
             given,
@@ -103,19 +104,20 @@ class KeywordRetriever(PipelineRetriever):
         preprocess_func: Tokenizer | None = None,
         **options: Any,
     ) -> K:
-        """Search over the documents that a vector store holds, under the ids that its own hits have.
+        """A retriever over a copy of a vector store's documents, under the ids that the store's own hits have.
 
-        `ids` are those of the documents, for a store that cannot list them; see `documents_of`. The store is followed:
-        each search looks its hits up there, so that none is deleted, or of an old text or metadata. What is added to an
-        InMemoryVectorStore, or to a store whose docstore is in memory, is found at once, in any other store after
-        `refresh`. A store that does not look up by id is not followed, and a warning says so.
+        `ids` are the documents' ids, for a store that cannot list its documents; see `documents_of`. The copy follows
+        the store: each search looks up its hits in the store, so that it returns no deleted document and no outdated
+        text or metadata. Documents added to an InMemoryVectorStore, or to a store with an in-memory docstore, are found
+        at once; those added to any other store are found after `refresh`. A store that has no lookup by id is not
+        followed, and a warning says so.
         """
         chosen = analyzer_of(language, analyzer, preprocess_func)
         return cls(bm25=KeywordCopy.of(*copied(store, ids), chosen, formula=formula), **options)
 
     @classmethod
     async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:
-        """`from_vector_store` in a worker thread; a store that is async alone is awaited."""
+        """`from_vector_store` in a worker thread; a store that has only async methods is awaited."""
         return await aexecute(in_thread("from_vector_store", partial(cls.from_vector_store, store, **options)))
 
     @classmethod
@@ -127,9 +129,9 @@ class KeywordRetriever(PipelineRetriever):
         preprocess_func: Tokenizer | None = None,
         **options: Any,
     ) -> K:
-        """Search over what a rank-bm25 object holds, with its scores; see `BM25.from_rank_bm25`.
+        """A retriever over the postings of a rank-bm25 object, with that object's scores; see `BM25.from_rank_bm25`.
 
-        `documents` are its documents, in its order; those that are equal need ids.
+        `documents` are the object's documents, in its order. Equal documents need ids.
         """
         chunks = [chunk_of(document) for document in documents]
         return cls(bm25=BM25.from_rank_bm25(ranker, chunks, preprocess_func), **options)
@@ -138,20 +140,20 @@ class KeywordRetriever(PipelineRetriever):
     def from_persist_dir(
         cls: type[K], persist_dir: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Any
     ) -> K:
-        """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
+        """A retriever over what `persist` wrote, with the same scores; `options` (k, where, ...) are not saved.
 
-        `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
-        persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
+        `analyzer` is the analyzer that the index was built with, where that was a CustomAnalyzer. Raises ConfigError
+        where the folder holds no index, IncompatibleIndexError where a newer version or another analyzer wrote it.
         """
         return cls(bm25=saved_index.load(persist_dir, analyzer, _without_kb), **options)
 
     def persist(self, persist_dir: str | Path) -> None:
-        """Make a folder hold what is searched now; a folder from before is brought up to date.
+        """Write the current index to a folder; a folder written before is updated.
 
-        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
-        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
-        where the terms are made by a function without a name (see CustomAnalyzer) or metadata is not JSON's;
-        IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, the current documents are saved, and the saved index no longer follows the store.
+        The folder is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder
+        holds something else, where the analyzer uses a function without a name (see CustomAnalyzer), or where metadata
+        is not JSON; IncompatibleIndexError where another analyzer wrote the folder.
         """
         refreshed(self.bm25)
         saved_index.save(self._index(), persist_dir, lambda chunk: chunk)
@@ -170,12 +172,12 @@ class KeywordRetriever(PipelineRetriever):
 
 
 class BM25Retriever(KeywordRetriever):
-    """Keyword search over documents that are added and deleted as in a vector store; see `KeywordRetriever`."""
+    """Keyword search with the `add` and `delete` of a vector store; see `KeywordRetriever`."""
 
     def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
-        """Add documents, found at once; one whose id is here already takes the other's place. The id of each.
+        """Add documents and return their ids. A document replaces the one with the same id; searches find it at once.
 
-        `ids` go before the documents' own.
+        `ids` take precedence over the documents' own ids.
         """
         chunks = chunks_with(documents, ids)
         self._index().add(chunks)
@@ -194,7 +196,7 @@ class BM25Retriever(KeywordRetriever):
         return await self.aadd(documents, ids=ids)
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete documents; how many were here."""
+        """Delete documents by id. Returns how many were present."""
         return self._index().delete(ids)
 
     async def adelete(self, ids: Iterable[str]) -> int:
@@ -203,19 +205,19 @@ class BM25Retriever(KeywordRetriever):
 
 
 class BM25Index(KeywordRetriever, ThreadedIndex):
-    """Keyword search as a destination of LangChain's `index` and `aindex`; see `KeywordRetriever`.
+    """A keyword index as a destination of LangChain's `index` and `aindex`; see `KeywordRetriever`.
 
-    It is held in memory until `persist`; for one that is on disk after each change, or has vectors too, see
-    `HybridIndex`. `where` and `require` are those of searches: `get` and `delete` reach all documents.
+    The index is in memory until `persist`. For an index that is on disk after each change, or that has vectors too, see
+    `HybridIndex`. `where` and `require` apply to searches alone: `get` and `delete` reach all documents.
     """
 
     model_config = STRICT
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
-        """Add documents, found at once; one whose id is here already takes the other's place.
+        """Add documents. A document replaces the one with the same id; searches find it at once.
 
-        The response has the id of each, in their order; one that has none is given that of its content. Takes no
-        `kwargs`.
+        The response has the ids in the documents' order. A document without an id gets a digest of its content as id.
+        Takes no `kwargs`.
         """
         _none(kwargs)
         chunks = [chunk_of(item) for item in items]
@@ -223,9 +225,9 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
-        """Delete documents by id, or by a filter, `where`; `num_deleted` are those that were here.
+        """Delete documents by id, or by a filter `where`; `num_deleted` counts the documents that were present.
 
-        Raises ConfigError unless it is one of the two, and for a filter that says nothing.
+        Raises ConfigError unless exactly one of the two is given, and for a filter without conditions.
         """
         where = kwargs.pop("where", None)
         _none(kwargs)
@@ -235,7 +237,7 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
         return DeleteResponse(num_deleted=self._index().delete(gone), num_failed=0, failed=[])
 
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
-        """Those of the given documents that are here, as they were upserted."""
+        """The requested documents that are in the index, as they were upserted."""
         _none(kwargs)
         index = self._index().index
         found = (index.get(chunk_id) for chunk_id in dict.fromkeys(several(ids)))
@@ -254,7 +256,7 @@ def _none(kwargs: Mapping[str, Any]) -> None:
 
 
 def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> list[Chunk]:
-    """The chunks of documents; `ids` go before their own. ConfigError unless there is one for each."""
+    """The chunks of documents; `ids` replace the documents' own. Raises ConfigError unless each document has one."""
     given = list(documents)
     if ids is not None:
         several(ids)
@@ -267,7 +269,7 @@ def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> lis
 def analyzer_of(
     language: str | None, analyzer: AnyAnalyzer | None = None, preprocess_func: Tokenizer | None = None
 ) -> AnyAnalyzer:
-    """The analyzer that is given, else that of a language; ConfigError where two of them say what the terms are."""
+    """The given analyzer, else the language's; ConfigError where more than one option chooses the terms."""
     given = [option for option in (analyzer, preprocess_func) if option is not None]
     if len(given) + (language != "auto") > 1:
         raise ConfigError("language, analyzer and preprocess_func say what the terms are: give one of them")
@@ -275,5 +277,5 @@ def analyzer_of(
 
 
 def _without_kb(chunk: Chunk) -> Chunk:
-    """The chunk that was persisted: the folder's name is no part of it."""
+    """The chunk as it was persisted: without the folder's name as its knowledge base."""
     return replace(chunk, kb="")

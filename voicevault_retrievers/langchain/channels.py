@@ -1,4 +1,4 @@
-"""LangChain's retrievers and vector stores as channels."""
+"""LangChain's retrievers and vector stores as channels of a pipeline."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _Given: TypeAlias = tuple[Document, float | None]
 
 
 class _Documents(Foreign[str, Mapping[str, Any], _Given]):
-    """A channel over a part of LangChain, which is asked with a text.
+    """A channel over a LangChain component that is searched with a text.
 
-    The id of a document is `metadata[id_key]` where there is an `id_key`. A part without an async search of its own is
-    not awaited: LangChain's would run the sync one in asyncio's threads, which are joined at exit.
+    The id of a document is `metadata[id_key]` where there is an `id_key`. A component without its own async search is
+    not awaited: LangChain's default would run the sync search in asyncio's threads, which are joined at exit.
     """
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None, id_key: str | None) -> None:
@@ -55,18 +55,18 @@ class _Documents(Foreign[str, Mapping[str, Any], _Given]):
 
 
 class RetrieverChannel(_Documents):
-    """Invokes a LangChain retriever, or any runnable from a question to documents, once for each wording.
+    """A channel that invokes a LangChain retriever, or any runnable from a question to documents, once per wording.
 
-    Ranks only: documents have no scores. A retriever whose search takes `k` is asked for as many as are wanted; any
-    other gives what it is set to, and so does a vector store's that has a `k` of its own, or searches by "mmr". It runs
-    below the caller's run, with its callbacks and configurable values, and is awaited where it has an async search of
-    its own.
+    Hits have ranks only: documents carry no scores. A retriever whose search takes `k` is asked for as many documents
+    as are wanted. Any other retriever returns as many as it is set to, and so does a vector store's retriever that has
+    its own `k` or searches by "mmr". The retriever runs below the caller's run, with its callbacks and configurable
+    values, and is awaited where it has its own async search.
 
-    With a filter a search that takes `k` is asked deeper until enough documents pass, or as many as it is set to, and a
-    store's similarity search without a filter of its own is given what its store can say of it (see `store_filters`). A
-    retriever that takes no `k` raises FilterNotSupportedError. Under `require` its runs are not told to callbacks, for
-    they have what is then left out. `id_key` names the metadata that is a document's id, where `Document.id` is not; a
-    document that lacks it raises ConfigError.
+    With a filter, a retriever that takes `k` is asked for more until enough documents pass, or for as many as it is set
+    to. A store's similarity search without its own filter gets the part of the filter that the store can express (see
+    `stores`). A retriever that takes no `k` raises FilterNotSupportedError. Under `require` callbacks do not see the
+    retriever's runs, because the runs contain documents that are filtered out afterwards. `id_key` names the metadata
+    that is a document's id, where `Document.id` is not; a document without it raises ConfigError.
     """
 
     quiet = False
@@ -102,7 +102,7 @@ class RetrieverChannel(_Documents):
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         searched = copy.copy(self)
         searched.quiet = query.require is not None
-        if filter_of(query):  # one that has a k of its own is looked behind as well
+        if filter_of(query):  # a retriever with its own k is asked deeper too
             searched._takes_k = takes_k(bound_of(self.retriever))
             k = min(k, _own_k(self.retriever))
         if filter_of(query) and not searched._takes_k:
@@ -125,15 +125,16 @@ class RetrieverChannel(_Documents):
 
 
 class VectorStoreChannel(_Documents):
-    """Searches a LangChain vector store, in its order.
+    """A channel that searches a LangChain vector store and keeps its order.
 
-    Scores are the store's relevance scores, higher is better, where it defines them and they fall with its order; else
-    ranks only, for `similarity_search_with_score` gives distances in one store and similarities in the next.
+    Scores are the store's relevance scores, higher is better, where the store defines them and they fall with its
+    order. Otherwise hits have ranks only: `similarity_search_with_score` returns distances in one store and
+    similarities in another.
 
-    With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean: it
-    is given what its language can say of the filter (see `store_filters`), what it finds is checked, and while fewer
-    than k pass it is asked for more. `id_key` names the metadata that is a document's id, where `Document.id` is not
-    (Qdrant's `_id` need not be named); a document that lacks it raises ConfigError.
+    With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean. The
+    store gets the part of the filter that its language can express (see `stores`), its documents are checked, and it is
+    asked for more while fewer than k pass. `id_key` names the metadata that is a document's id, where `Document.id` is
+    not (Qdrant's `_id` need not be named); a document without it raises ConfigError.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class VectorStoreChannel(_Documents):
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
             return _unscored(self.store.similarity_search(asked, k=k, **narrowed))
-        # Not the public method: it warns of every score outside [0, 1], and Chroma's default metric has such.
+        # Not the public method: it warns of scores outside [0, 1], which Chroma's default metric gives.
         return self.store._similarity_search_with_relevance_scores(asked, k=k, **narrowed)
 
     async def _asearch(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
@@ -171,18 +172,18 @@ class VectorStoreChannel(_Documents):
         return super()._kept(searched, where, k)
 
     def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
-        """How to add chunks to the store, which embeds them; one whose id is there takes the place that it gives it."""
+        """A function that adds chunks to the store, which embeds them. How an id in use is treated depends on it."""
         documents, ids = [kept_document(chunk) for chunk in chunks], [chunk.id for chunk in chunks]
         return self._changing("add_documents", documents, also="aadd_texts", ids=ids)
 
     def deleting(self, ids: Sequence[str]) -> Callable[[], object]:
-        """How to delete documents from the store; ConfigError where it cannot."""
+        """A function that deletes documents from the store; ConfigError where the store cannot delete by id."""
         if not overrides(self.store, VectorStore, "delete") and not overrides(self.store, VectorStore, "adelete"):
             raise ConfigError(f"channel {self.name!r}: {type(self.store).__name__} cannot delete documents by id")
         return self._changing("delete", list(ids))
 
     def _changing(self, method: str, *given: Any, also: str = "", **options: Any) -> Callable[[], object]:
-        """A change of the store; awaited where an async search asks a store with an async change of its own."""
+        """A change of the store, awaited where an async search calls a store with its own async method."""
         own = any(overrides(self.store, VectorStore, name) for name in (f"a{method}", also) if name)
         twin = getattr(self.store, f"a{method}")
         coroutine = partial(twin, *given, **options) if own and getattr(self.store, "async_mode", True) else None
@@ -194,9 +195,9 @@ class VectorStoreChannel(_Documents):
 
 
 class _Keyed(Over):
-    """A channel whose chunks have the ids that `metadata[id_key]` names; of several with one id the best.
+    """A channel that takes chunk ids from `metadata[id_key]`; of several hits with one id it keeps the best.
 
-    It tells no exact scores: those are had by the ids that the channel below knows.
+    It returns no exact scores: those are looked up by the ids of the channel below.
     """
 
     def __init__(self, below: Channel, id_key: str) -> None:
@@ -216,11 +217,11 @@ class _Keyed(Over):
 
 
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
-    """A channel from a retriever, a runnable or function that gives documents, or a vector store; a channel as it is.
+    """A channel from a retriever, a vector store, or a runnable or function that returns documents; a Channel as is.
 
-    A retriever of this package joins with its own channels, under its own filters. `id_key` is the metadata that is a
-    document's id, of any retriever or store; `timeout`, in seconds, is for those of others. Raises ConfigError for what
-    is none of these.
+    A retriever of this package joins with its own channels, under its own filters. `id_key` names the metadata that is
+    a document's id, for any retriever or store. `timeout`, in seconds, applies to components of other packages. Raises
+    ConfigError for anything else.
     """
     if isinstance(part, Channel):
         return part
@@ -237,14 +238,14 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
 
 
 def asks_for_k(retriever: Any) -> bool:
-    """Whether a retriever is asked for as many documents as are wanted: it takes `k`, and nobody has given it one."""
+    """Whether a search passes `k` to a retriever: its search takes `k`, and its owner has not set one."""
     if isinstance(retriever, VectorStoreRetriever):
         return retriever.search_type != "mmr" and "k" not in retriever.search_kwargs
     return takes_k(retriever)
 
 
 def _own_k(retriever: Any) -> int:
-    """How many documents the owner of a vector store's retriever has set; of any other it is not known."""
+    """The number of documents that the owner of a vector store's retriever has set; MAX_DEPTH where it is not known."""
     k = retriever.search_kwargs.get("k") if isinstance(retriever, VectorStoreRetriever) else None
     return MAX_DEPTH if k is None else int(k)
 
@@ -265,12 +266,12 @@ _SCORED = ("asimilarity_search_with_score", "_asimilarity_search_with_relevance_
 
 
 def _scores(store: VectorStore) -> bool:
-    """Whether it is asked for scores; an InMemoryVectorStore defines no relevance, but its scores are cosines."""
+    """Whether the store is asked for scores. InMemoryVectorStore defines no relevance, but its scores are cosines."""
     return type(store) is InMemoryVectorStore or _has_relevance(store)
 
 
 def _has_relevance(store: VectorStore) -> bool:
-    """Whether it defines relevance scores, for the metric that it is set to."""
+    """Whether the store defines relevance scores for its current metric."""
     try:
         store._select_relevance_score_fn()
     except NotImplementedError:
@@ -282,7 +283,7 @@ def _has_relevance(store: VectorStore) -> bool:
 
 
 def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
-    """Whether it has an async search of its own."""
+    """Whether a retriever has its own async search."""
     if isinstance(retriever, VectorStoreRetriever):
         return _awaits_store(retriever.vectorstore)
     if isinstance(retriever, RunnableLambda):
@@ -291,6 +292,6 @@ def _awaits(retriever: Runnable[str, list[Document]]) -> bool:
 
 
 def _awaits_store(store: VectorStore, *calls: str) -> bool:
-    """Whether it has an async search of its own, which is one of these calls."""
+    """Whether a store has its own async search, in one of the methods `calls`."""
     own = any(overrides(store, VectorStore, call) for call in calls or ("asimilarity_search",))
-    return own and getattr(store, "async_mode", True)  # PGVector has both, and each engine serves one of them
+    return own and getattr(store, "async_mode", True)  # PGVector has both, but its engine serves only one

@@ -1,4 +1,4 @@
-"""What searches several channels as one: fused, reranked, capped by page."""
+"""The base class of retrievers over several channels: fusion, reranking, page cap."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ Expansion: TypeAlias = Expand | Rewriters | Mapping[str, object] | None
 FusionOption: TypeAlias = Fusion | Method | str | Mapping[str, object] | None
 RerankOption: TypeAlias = Rerank | Reranker | Mapping[str, object] | None
 BASE_CHANNELS = ("bm25", "dense")
-"""The channels of a knowledge base that are searched where no preset says it."""
+"""The channels of a knowledge base that are searched without a preset."""
 
 
 class ComposedRetriever(PipelineRetriever):
-    """Several channels fused, then reranked and capped by page where that is asked for.
+    """A retriever over several fused channels, with optional reranking and page cap.
 
-    `expansion` is True for rules, a QueryExpander, a chat model, or a list of such; `Expand(...)` says the route and
-    FLARE too. `fusion` is a method such as RRF(k=60), or its name; `Fusion(...)` says the channels' weights and depths,
-    and what becomes of one that fails. `rerank` is True for the default cross-encoder, the name of one, a Scorer, a
-    LangChain cross-encoder, or a stage, such as a document compressor; `Rerank(...)` says its depth and the page cap
-    too. Each may be a mapping of such a group's fields. A `preset`, by its name, its file's path, or as `load_preset`
-    gives it, says all of this; what is given beside it goes over its own.
+    `expansion` is True for rules, a QueryExpander, a chat model, or a list of these; `Expand(...)` also sets the route
+    and FLARE. `fusion` is a method such as RRF(k=60), or its name; `Fusion(...)` also sets the channels' weights and
+    depths, and what happens when a channel fails. `rerank` is True for the default cross-encoder, the name of a
+    cross-encoder, a Scorer, a LangChain cross-encoder, or a stage, such as a document compressor; `Rerank(...)` also
+    sets its depth and the page cap. Each of the three may be a mapping with the fields of its group. A `preset` sets
+    all of these: a preset's name, its file's path, or the result of `load_preset`. Options given beside it override it.
 
-    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself, and bring the
-    conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
+    A call may pass its own `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none). It may also pass
+    the conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads.
     """
 
     preset: Annotated[str | Path | Preset | None, AS_GIVEN] = None
@@ -98,9 +98,10 @@ class ComposedRetriever(PipelineRetriever):
     def hybrid_search(
         self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Document]:
-        """The best of the keyword and vector channels by RRF alone, under this retriever's filters.
+        """Return the best of the keyword and vector channels, fused by RRF alone, under this retriever's filters.
 
-        Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
+        There is no expansion and no reranking, so that each claim of an answer can be looked up cheaply. See
+        `Pipeline.hybrid_search`.
         """
         found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return _documents(found)
@@ -117,7 +118,7 @@ class ComposedRetriever(PipelineRetriever):
         return self._varied(options.pop("fusion", None), options.pop("rerank", None))
 
     def to_preset(self) -> Preset:
-        """All that this retriever does but for what its channels hold and its filters; `save_preset` writes it."""
+        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
         preset = self._preset(self._channel_names())
         return preset_of_parts(preset, self._parts(), map(stage_of, self.stages), self._k())
 
@@ -126,11 +127,11 @@ class ComposedRetriever(PipelineRetriever):
         return BASE_CHANNELS
 
     def _parts(self) -> Mapping[str, Channel]:
-        """Those channels that no knowledge base makes."""
+        """The channels that are not made by a knowledge base."""
         return {}
 
     def _varied(self: C, fusion: FusionOption, rerank: RerankOption) -> C:
-        """This retriever with a call's own fusion and reranking; it shares what was opened and made."""
+        """This retriever with a call's own fusion and reranking; the copy shares what was opened and built."""
         said: dict[str, object] = {}
         if fusion is not None:
             said["fusion"] = Fusion.of(fusion).over(Fusion.of(self.fusion))
@@ -150,7 +151,7 @@ class ComposedRetriever(PipelineRetriever):
         return preset if preset.llm is None else replace(preset, llm=as_text_model(preset.llm))
 
     def _preset(self, channels: Iterable[str]) -> Preset:
-        """The preset, or a plain one of these channels, with this retriever's own options over it."""
+        """The preset, or a plain preset of these channels, with this retriever's own options applied."""
         graph = self._graph_store()
         names = [*channels, *(() if graph is None else ("graph",))]
         preset = self._options_over((self._given_preset() or Preset.plain(names)).given(graph=graph))
@@ -170,7 +171,7 @@ class ComposedRetriever(PipelineRetriever):
     def _over_base(
         self, base: Base, made: Mapping[str, Channel] | None = None, more: Mapping[str, Channel] | None = None
     ) -> Pipeline:
-        """The pipeline over a base's channels, of which `made` are made already, and `more` channels beside them."""
+        """The pipeline over a base's channels: `made` are built already, `more` are searched beside the base's."""
         made, graph = made or {}, self._graph_store()
         preset = self._given_preset() or Preset.plain(BASE_CHANNELS)
         apart = {*made, *(() if graph is None else ("graph",))}
@@ -179,7 +180,7 @@ class ComposedRetriever(PipelineRetriever):
         return self._preset(channels).build(channels, base=base, notes=getattr(base, "notes", ()))
 
     def _graph_store(self) -> GraphStore | None:
-        """The graph that is read in place of a base's, if one is given."""
+        """The graph store that replaces a base's own graph, if one is given."""
         preset = self._given_preset()
         return None if preset is None else preset.graph
 

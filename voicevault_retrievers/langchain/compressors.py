@@ -1,4 +1,4 @@
-"""Stages as document compressors: rerankers, and stages that compare documents with each other."""
+"""Stages as document compressors: rerankers, page cap, deduplication."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class StageCompressor(Checked[Stage], BaseDocumentCompressor):
-    """A stage as a document compressor: gives new documents, and leaves those it was given as they are.
+    """A stage as a document compressor. It returns new documents and leaves its input unchanged.
 
-    The stage sees how the documents were found (`metadata["voicevault"]`), and their scores where they fall. Where it
-    fails, `on_error` "skip" keeps the documents in their order, says so in `metadata["voicevault"]["degraded"]` and
-    logs a warning; "raise" raises its error.
+    The stage sees how the documents were found (`metadata["voicevault"]`), and their scores where these fall. When the
+    stage fails, `on_error` "skip" keeps the documents in their order, names the failure in
+    `metadata["voicevault"]["degraded"]` and logs a warning; "raise" raises the stage's error.
     """
 
     model_config = STRICT
@@ -57,11 +57,11 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     @property
     def stage(self) -> Stage:
-        """The same for a pipeline, which itself says how many hits are wanted."""
+        """The same stage for a pipeline, which itself decides how many hits are kept."""
         return self._built()
 
     def __rrshift__(self, retriever: Runnable[str, list[Document]]) -> StagedRetriever:
-        """`retriever >> compressor`, for a retriever of another package's."""
+        """`retriever >> compressor`, for a retriever of another package."""
         return staged(retriever, self)
 
     def compress_documents(
@@ -80,7 +80,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         self._built()
 
     def _runnable(self) -> RunnableLambda[dict[str, Any], list[Document]]:
-        """The work as a runnable: a compressor is none itself, and would not show in traces."""
+        """The stage as a runnable, so that it shows in traces: a compressor is no runnable."""
         return RunnableLambda(self._compress, self._acompress, name=type(self).__name__)
 
     def _compress(self, asked: dict[str, Any]) -> list[Document]:
@@ -93,7 +93,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
             return self._told(asked["documents"], given, await aexecute(self._plan(asked["query"], given)))
 
     def _plan(self, query: str, given: Ranking) -> Plan[Ranking]:
-        # What is made on first use may load for long, which an event loop must not wait for.
+        # Building may load a model, which would block an event loop.
         (stage,) = yield (Call("open", self._built, inline=self._is_built()),)
         if isinstance(stage, Exception):
             ranking = given.failing(Failure.of(type(self).__name__, stage))
@@ -102,7 +102,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         return settled(ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
-        """The stage for hits that are told by their places among the documents (see `place_id`)."""
+        """The stage for hits whose ids are their places among the documents (see `place_id`)."""
         return stage
 
     def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
@@ -110,12 +110,12 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         degraded = ranking.skipped
         found = [_annotated(documents[place_of(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
         if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
-            return found  # nothing was ordered anew: documents keep their scores, even such as are of another order
+            return found  # the stage kept the order: documents keep their scores, even scores of another order
         return [_scored(document, hit) for document, hit in zip(found, ranking, strict=True)]
 
 
 class Reranker(StageCompressor):
-    """A stage that orders anew; of its documents the first `top_n` are kept, None for all."""
+    """A compressor that reorders documents and keeps the first `top_n`; None keeps all."""
 
     top_n: int | None = None
 
@@ -129,17 +129,17 @@ class Reranker(StageCompressor):
 
 
 class CrossEncoderReranker(Reranker):
-    """Reads documents with a cross-encoder, orders them anew, ties as they came, and keeps the first `top_n`.
+    """Reranks documents with a cross-encoder and keeps the first `top_n`. Documents with equal scores keep their order.
 
-    `scorer` is the name of a model or a profile, found on first use, a Scorer, or a cross-encoder of LangChain's. It
+    `scorer` is the name of a model or a profile, loaded on first use, a Scorer, or a LangChain cross-encoder. The model
     reads `max_chars` characters of a document: the window that matches the query best, or with `passages="start"` the
-    first. It scores all documents up to `max_candidates`, or the first `depth`; behind a retriever (`>>`) it asks for
-    `depth`, or at least 20. After `timeout` seconds (None, the default, waits) what was scored comes first, and the
-    documents say so under `degraded`. `top_k` and `certainty` let it stop where the best are sure; `sure`, `overtime`,
-    `calibration`: see `rerank.CrossEncoderRerank`. `metadata["relevance_score"]` becomes what a document is ordered by:
-    its place and its logit, of which `blend` says how much the logit counts. With `blend=1` it is the logit itself,
-    unbounded, and the order that documents came in does not count. `metadata["voicevault"]["rerank"]` has the rank and,
-    as score, the logit.
+    first. It scores all documents up to `max_candidates`, or the first `depth`. Behind a retriever (`>>`) the stage
+    asks for `depth` documents, or for at least 20. After `timeout` seconds (None, the default, waits) the scored
+    documents come first, and `degraded` says so. With `top_k` and `certainty` scoring stops as soon as the best are
+    certain; for `sure`, `overtime` and `calibration` see `rerank.CrossEncoderRerank`. `metadata["relevance_score"]`
+    becomes the score that orders the documents: a weighted sum of the place and the logit, in which `blend` is the
+    weight of the logit. With `blend=1` it is the logit itself, unbounded, and the order of the input does not count.
+    `metadata["voicevault"]["rerank"]` has the rank and, as score, the logit.
     """
 
     scorer: Any = DEFAULT_MODEL
@@ -162,10 +162,10 @@ class CrossEncoderReranker(Reranker):
 
 
 class PageDiversityFilter(StageCompressor):
-    """Drops documents beyond the first `max_chunks_per_page` of their page, and keeps the order of the others.
+    """Keeps the first `max_chunks_per_page` documents of each page, in their order, and drops the others.
 
-    A page is told by (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Documents
-    without one are kept, unless `max_chunks_per_document` is set, which caps each file's. None caps none.
+    The page is (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Documents without
+    a page are kept, unless `max_chunks_per_document` is set, which caps each file's documents. None means no cap.
     """
 
     max_chunks_per_page: int | None = 2
@@ -176,12 +176,12 @@ class PageDiversityFilter(StageCompressor):
 
 
 def ranking_of(documents: Sequence[Document]) -> Ranking:
-    """The documents in their order, each by its place, with their scores where the first have one and these fall."""
+    """The documents as a ranking; ids are their places. Scores are kept where the first has one and they fall."""
     return Ranking(in_order(hit_of(document, place_id(at, document.id)) for at, document in enumerate(documents)))
 
 
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
-    """A copy of a document as the stage left it, with what that said of it beside what was said before."""
+    """A copy of a document after the stage, with the stage's provenance added to what was there before."""
     said = {key: document.metadata[key] for key in (SCORE, PROVENANCE) if key in document.metadata}
     metadata = copy.deepcopy({**hit.chunk.metadata, **said})
     twin = document.model_copy(update={"page_content": hit.text, "metadata": metadata})
@@ -191,7 +191,7 @@ def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str
 
 
 def _scored(document: Document, hit: Hit) -> Document:
-    """The document, which is nobody else's, with the score of a hit, or without one."""
+    """The document with the score of a hit, or without a score. Changes the document: it must be the caller's own."""
     document.metadata.pop(SCORE, None)
     if hit.score is not None:
         document.metadata[SCORE] = hit.score
@@ -199,12 +199,13 @@ def _scored(document: Document, hit: Hit) -> Document:
 
 
 class MMRFilter(Reranker):
-    """Puts documents in the order of maximal marginal relevance, and keeps the first `top_n`.
+    """Orders documents by maximal marginal relevance and keeps the first `top_n`.
 
-    `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a document came with.
-    `by` is "shingles", an `Embeddings`, an embedder, or a vector channel that has stored the documents, such as a
-    knowledge base's. It orders all documents, or the first `depth`; behind a retriever (`>>`) it asks for `depth`, or
-    at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See `rerank.MMR`.
+    `lambda_mult` is in [0, 1]: 1 orders by relevance alone, which is the score or the rank that a document came with.
+    `by` is the similarity: "shingles", an `Embeddings`, an embedder, or a vector channel that has stored the documents,
+    such as a knowledge base's. The stage orders all documents, or the first `depth`. Behind a retriever (`>>`) it asks
+    for `depth` documents, or for at least 100. `metadata["relevance_score"]` becomes the marginal relevance. See
+    `rerank.MMR`.
     """
 
     lambda_mult: float = 0.7
@@ -220,10 +221,10 @@ class MMRFilter(Reranker):
 
 
 class NearDuplicateFilter(StageCompressor):
-    """Drops each document whose text is nearly that of one before it, and keeps the order of the others.
+    """Drops each document that nearly repeats an earlier one, and keeps the order of the others.
 
-    Nearly: alike by `threshold` or more; None is 0.8 of the shingles, or a cosine of 0.95. `by` and `timeout` are as of
-    `MMRFilter`. See `rerank.NearDuplicates`.
+    Two documents are near duplicates where their similarity is at least `threshold`; None is 0.8 for shingles, or a
+    cosine of 0.95. `by` and `timeout` are as in `MMRFilter`. See `rerank.NearDuplicates`.
     """
 
     threshold: float | None = None
@@ -243,13 +244,14 @@ def _by(by: Any) -> By:
 
 
 class LLMReranker(Reranker):
-    """Asks a language model which documents answer the question best, and keeps the first `top_n`.
+    """Reranks documents with a language model and keeps the first `top_n`.
 
     `llm` is a chat model, an LLM, a runnable, a function, or the name of a chat model, which is looked up on first use.
-    It reads all documents, or the first `depth`, each whole or its first `max_chars` characters, in one prompt, or
-    `window` at a time; what it leaves out follows in the order given. `timeout` is in seconds for all prompts together;
-    None waits. Documents have no `metadata["relevance_score"]` afterwards: a model gives an order; the rank is in
-    `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `window`, `stride` and `prompt`.
+    The model reads all documents, or the first `depth`, each whole or its first `max_chars` characters, in one prompt
+    or `window` documents at a time. Documents that the model leaves out follow in the order given. `timeout` is in
+    seconds for all prompts together; None waits. Documents have no `metadata["relevance_score"]` afterwards, because a
+    model returns an order; the rank is in `metadata["voicevault"]["llm_rerank"]`. See `LLMRerank`, also for `window`,
+    `stride` and `prompt`.
     """
 
     llm: Any
@@ -265,16 +267,16 @@ class LLMReranker(Reranker):
         return LLMRerank(as_text_model(self.llm), **{name: getattr(self, name) for name in _LLM})
 
     def _options(self) -> list[Any]:
-        return [*super()._options(), self.top_n]  # the model is told of it
+        return [*super()._options(), self.top_n]  # the prompt names top_n
 
 
 class WeightedReranker(Reranker):
     """Orders documents by fused score, cosine, BM25 score and place in their file, and keeps the first `top_n`.
 
-    The signals are read from what this package's retrievers say in `metadata["voicevault"]`, and the place from
-    `chunk_index` and `chunks_in_file`. `weights` are those that differ from {"fused": 0.4, "semantic": 0.3,
-    "keyword": 0.2, "position": 0.1}. `dense` is a channel that tells the cosines of documents which only keywords
-    found, by their ids, such as a knowledge base's. `metadata["relevance_score"]` becomes the sum, and
+    The signals are read from `metadata["voicevault"]`, which this package's retrievers write, and the place from
+    `chunk_index` and `chunks_in_file`. `weights` override {"fused": 0.4, "semantic": 0.3, "keyword": 0.2,
+    "position": 0.1}. `dense` is a channel that returns the cosines, by id, of documents that only the keyword channel
+    found, such as a knowledge base's. `metadata["relevance_score"]` becomes the weighted sum, and
     `metadata["voicevault"]["weighted"]` has its parts. See `WeightedRerank`.
     """
 
@@ -298,7 +300,7 @@ class WeightedReranker(Reranker):
 
 
 class RecencyReranker(Reranker):
-    """Lets new documents rise: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
+    """Promotes new documents: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
 
     The date is `metadata[date_key]`: a datetime, a date, ISO 8601 text or seconds since 1970. The age is counted from
     `reference_date`, else from now. `metadata["relevance_score"]` becomes the sum, and

@@ -1,4 +1,4 @@
-"""What a model reads of documents, in which order, and from its answer back to them."""
+"""From documents to the context that a model reads, and from a model's answer back to the documents it cites."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ CITATION = "citation"
 
 
 class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], BaseDocumentCompressor):
-    """Puts the best documents at both ends and the worst in the middle, where models overlook them.
+    """Places the best documents at both ends and the worst in the middle, where models overlook them.
 
-    The best comes first, the second best last, and so on (see `context.ends_first`). Each is a copy that carries its
-    rank, from 1, as its number in citations, `metadata["voicevault"]["citation"]`; where all have one they keep them.
-    It comes last: what ranks or cuts documents reads their order, which this changes.
+    The best comes first, the second best last, and so on (see `context.ends_first`). Each document is a copy that
+    carries its rank, from 1, as its citation number, `metadata["voicevault"]["citation"]`. Documents that all have a
+    number already keep theirs. Put ContextReorder last: a stage that ranks or cuts documents would read the changed
+    order as their ranking.
     """
 
     model_config = STRICT
     arranges: ClassVar[bool] = True
 
     def __rrshift__(self, retriever: Runnable[str, list[Document]]) -> StagedRetriever:
-        """`retriever >> ContextReorder()`, for a retriever of another package's."""
+        """`retriever >> ContextReorder()`, for a retriever of another package."""
         return staged(retriever, self)
 
     def compress_documents(
@@ -68,15 +69,15 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
         return await self._built().ainvoke(list(documents), {"callbacks": callbacks})
 
     def _build(self) -> RunnableLambda[list[Document], list[Document]]:
-        """The work as a runnable: a compressor is none itself, and would not show in traces."""
+        """The reordering as a runnable, so that it shows in traces: a compressor is no runnable."""
         return RunnableLambda(_reordered, _areordered, name=type(self).__name__)
 
 
 def numbers_of(documents: Sequence[Document]) -> list[int]:
-    """The numbers that documents have in citations: their own where all have one, else their places, from 1.
+    """The citation numbers of documents: their own where all have one, else their places, from 1.
 
-    One document alone, of somebody else's, must not number itself the best. Of two with one number the second gets the
-    lowest free one.
+    Numbers that only some documents have are ignored: such a document may come from another search. Of two with one
+    number the second gets the lowest free number.
     """
     own = [number for number in map(_number, documents) if number is not None]
     if len(own) < len(documents):
@@ -101,7 +102,7 @@ async def _areordered(documents: list[Document]) -> list[Document]:
 
 
 def numbered(document: Document, number: int) -> Document:
-    """A copy of a document that has this number in citations."""
+    """A copy of a document with this citation number."""
     metadata = copy.deepcopy(document.metadata)
     metadata[PROVENANCE] = {**told_of(document), CITATION: number}
     return document.model_copy(update={"metadata": metadata})
@@ -117,12 +118,12 @@ _STYLES = ("text-plain", "search_result")
 
 
 class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
-    """Makes one text of documents, with a citation for each of its blocks; `str(context)` is the text.
+    """Builds one text from documents, with a citation for each of its blocks; `str(context)` is the text.
 
-    Takes documents, best first, or a mapping of which it reads `documents` and `history`: the conversation so far as
-    questions with their answers, or as LangChain's messages, pairs of a role and a text too. A document's block has its
-    place as its number, or where ContextReorder has numbered all of them that number: those of the lowest numbers are
-    then the best, and the text keeps the order in which the documents come. What the options say see
+    The input is a sequence of documents, best first, or a mapping with `documents` and `history`: the conversation so
+    far, as pairs of question and answer, LangChain messages, or pairs of a role and a text. A document's block has its
+    place as its number. Where ContextReorder has numbered all documents, it has that number: the lowest numbers are
+    then the best, and the text keeps the order in which the documents come. For the options see
     `context.ContextBuilder`; `count_tokens` is a function from a text to a number, or a language model. A call's own
     `max_tokens` may lower the builder's.
     """
@@ -137,7 +138,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
 
     @property
     def instruction(self) -> str:
-        """What to tell a model so that its answer cites the blocks."""
+        """The instruction that tells a model to cite the blocks in its answer."""
         return self._built().instruction
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Context:
@@ -159,7 +160,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
         return self._built().build(hits, history, max_tokens=max_tokens, numbers=numbers_of(documents))
 
     async def _acontext(self, given: Any, *, max_tokens: int | None = None) -> Context:
-        """In a worker thread: a model's own way of counting tokens may ask a server."""
+        """Build the context in a worker thread: a model's own token count may ask a server."""
         return await aexecute(in_thread(self.get_name(), partial(self._context, given, max_tokens=max_tokens)))
 
 
@@ -169,15 +170,16 @@ def resolve_citations(
     *,
     numbered: bool | None = None,
 ) -> ResolvedAnswer:
-    """Find the blocks of a context, the documents, or the citations that an answer names; else it stays unresolved.
+    """Return an answer's citation markers, each with the blocks, documents or citations that it names.
 
-    Documents and citations may be plain data, as they come out of JSON. Raises ConfigError for anything else.
+    A marker that names none of them is unresolved. Documents and citations may be plain data, as parsed from JSON.
+    Raises ConfigError for anything else.
 
-    Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is one; by default it is where the
-    blocks of the context have numbers. Where a model has cited by annotations (standard content blocks of type
-    "citation"), each is a marker too: it names the blocks of its `url`, or else of its `title`, whose text has its
-    `cited_text` in it. The places that providers count (`document_index`, `search_result_index`) are not read: they
-    count through all of a request, of which the context may be a part.
+    Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is a marker; by default it is where
+    the blocks of the context have numbers. An annotation by which a model cites (a standard content block of type
+    "citation") is a marker too: it names the blocks of its `url`, or else of its `title`, whose text contains its
+    `cited_text`. Positions that providers count (`document_index`, `search_result_index`) are not read: they count
+    through a whole request, of which the context may be only a part.
     """
     texts = _texts(answer)
     citations = _citations(context)
@@ -191,10 +193,10 @@ def resolve_citations(
 def content_blocks(
     context: Context, style: Literal["text-plain", "search_result"] = "text-plain"
 ) -> list[dict[str, Any]]:
-    """The blocks of a context as documents for a chat model that cites by itself; `resolve_citations` reads them again.
+    """The blocks of a context as documents for a chat model with native citations; see `resolve_citations`.
 
-    `text-plain` are LangChain's standard blocks, `search_result` those of Anthropic. Both ask for citations. The title
-    is the file and page. Raises ConfigError for another style.
+    `text-plain` gives LangChain's standard blocks, `search_result` Anthropic's. Both ask the model for citations. The
+    title is the file and page. Raises ConfigError for another style.
     """
     if style not in _STYLES:
         raise unknown("style", style, _STYLES)
@@ -242,7 +244,7 @@ def _citations(sources: Context | Sequence[Any]) -> tuple[Citation, ...]:
 
 
 def _source(source: Any) -> Document | Citation:
-    """A document or citation, as it is or of plain data."""
+    """A document or citation, unchanged or parsed from plain data."""
     if isinstance(source, Document | Citation):
         return source
     try:
@@ -269,7 +271,7 @@ def _marker(annotation: Mapping[str, Any], text: str, start: int, names: Names) 
 
 
 def _span(annotation: Mapping[str, Any], length: int) -> tuple[int, int]:
-    """Where an annotation stands in its block: all of it, where it does not say."""
+    """The start and end of an annotation in its block; the whole block where the annotation has none."""
     first, last = annotation.get("start_index"), annotation.get("end_index")
     if isinstance(first, int) and isinstance(last, int) and 0 <= first <= last <= length:
         return first, last

@@ -1,4 +1,4 @@
-"""Documents to chunks, hits to documents, and messages to the turns of a conversation."""
+"""Conversion of documents to chunks, of hits to documents, and of messages to turns of a conversation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ PROVENANCE = "voicevault"
 
 
 def chunk_of(document: Document) -> Chunk:
-    """The chunk of a document: its id, else a digest of text and metadata, so that equal documents are one chunk.
+    """The chunk of a document. Its id is the document's, else a digest of text and metadata.
 
-    The parent is `metadata["parent_id"]`. What a search wrote into the metadata is left out, and for a document whose
-    text is a wider context the chunk has the text that was found. Raises ConfigError for what is no Document.
+    Equal documents without an id are therefore one chunk. The parent is `metadata["parent_id"]`. Metadata that a search
+    wrote is left out. Where a search replaced the text by a wider context, the chunk has the text that was found.
+    Raises ConfigError for anything that is not a Document.
     """
     if not isinstance(document, Document):
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
@@ -41,15 +42,15 @@ def chunk_of(document: Document) -> Chunk:
 
 
 def chunks_of(documents: Iterable[Document]) -> list[Chunk]:
-    """The chunks of documents; one given twice is one."""
+    """The chunks of documents; equal chunks once."""
     return list(dict.fromkeys(map(chunk_of, documents)))
 
 
 def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
-    """The hit that a document was made of (see `document_of`): its chunk, score, votes and wider context.
+    """The hit from which `document_of` made a document: its chunk, score, votes and wider context.
 
-    `chunk_id` takes the place of the document's own id. What is not of this form, in a document of somebody else's, is
-    left out.
+    `chunk_id` replaces the document's own id. Provenance that is not in the form that `document_of` writes, as in a
+    document of another package, is ignored.
     """
     chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}))
     told = told_of(document)
@@ -60,10 +61,11 @@ def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
 
 
 def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> Document:
-    """A new document of a hit; its text is what a model is to read, and empty where that is over a budget.
+    """A new document of a hit. Its text is what a model is to read; it is empty where the hit is over a budget.
 
-    `metadata["relevance_score"]` is its score, absent where it has none. `metadata["voicevault"]` says how it was found
-    (see `provenance`); `degraded` are the failures that may have cost hits or their order, `wordings` what was asked.
+    `metadata["relevance_score"]` is the hit's score, absent where it has none. `metadata["voicevault"]` says how the
+    hit was found (see `provenance`): `degraded` are the failures that may have cost hits or changed their order,
+    `wordings` the wordings that were searched.
     """
     document = kept_document(hit.chunk)
     document.page_content = hit.text
@@ -74,7 +76,7 @@ def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] 
 
 
 def kept_document(chunk: Chunk) -> Document:
-    """A new document of a chunk; what a search would say is a parent alone, where the metadata does not name it."""
+    """A new document of a chunk, without a search's provenance; only a parent id that the metadata lacks is added."""
     metadata = copy.deepcopy(dict(chunk.metadata))
     if chunk.parent_id and chunk.parent_id != str(metadata.get("parent_id")):
         metadata[PROVENANCE] = {"parent_id": chunk.parent_id}
@@ -82,7 +84,7 @@ def kept_document(chunk: Chunk) -> Document:
 
 
 def told_of(document: Document) -> Mapping[str, Any]:
-    """What a search said of a document; empty where none did."""
+    """The provenance that a search wrote into a document's metadata; empty where there is none."""
     told = document.metadata.get(PROVENANCE)
     return told if isinstance(told, Mapping) else {}
 
@@ -92,14 +94,14 @@ def _digest(text: str, metadata: Mapping[str, Any]) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    """The value with its mappings in the order of their keys, whatever kinds these are of."""
+    """The value with its mappings sorted by key, whatever the keys' types."""
     if isinstance(value, Mapping):
         return {key: _sorted(item) for key, item in sorted(value.items(), key=lambda item: str(item[0]))}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:
-    """A set in a fixed order; anything else that JSON does not know as its repr."""
+    """A set as a sorted list; any other value that JSON lacks as its repr."""
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
 
 
@@ -107,7 +109,7 @@ _ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 
 
 def turns_of(history: Sequence[Any]) -> list[Any]:
-    """Turns as they are, or of messages each question with the last answer to it."""
+    """The turns of a conversation: turns unchanged, or from messages each question with its last answer."""
     messages = list(history)
     if all(isinstance(turn, BaseMessage) or _says_role(turn) for turn in messages):
         messages = list(convert_to_messages(messages))
@@ -125,5 +127,5 @@ def turns_of(history: Sequence[Any]) -> list[Any]:
 
 
 def _says_role(turn: object) -> bool:
-    """Whether a pair is a message in LangChain's short form, a role with a text, rather than a question and answer."""
+    """Whether a pair is a message in LangChain's short form (role, text) rather than a question and its answer."""
     return isinstance(turn, tuple | list) and len(turn) == 2 and turn[0] in _ROLES and isinstance(turn[1], str)

@@ -1,4 +1,4 @@
-"""What a search does, as custom events of LangChain: for progress on a page, and for traces."""
+"""Custom LangChain events for the steps of a search: for progress displays and traces."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EVENTS = {
     "fusion": "voicevault_fusion",
     "stage": "voicevault_stage",
 }
-"""The event of each kind of call, dispatched as soon as it has ended."""
+"""The event name of each kind of call; the event is dispatched when the call ends."""
 
 
 def observer(config: RunnableConfig) -> Observer | None:
-    """Dispatches the events of a search; None where nobody listens."""
+    """An observer that dispatches the events of a search; None where no callback listens."""
     if not _listened(config):
         return None
 
@@ -45,7 +45,7 @@ def aobserver(config: RunnableConfig) -> AsyncObserver | None:
 
 
 def is_heard(config: RunnableConfig | None) -> bool:
-    """Whether any callbacks, those of a tracer set up for all included, hear of what is invoked with a config."""
+    """Whether any callbacks listen to a run with this config, those of a globally configured tracer included."""
     return bool(CallbackManager.configure(ensure_config(config).get("callbacks")).handlers)
 
 

@@ -1,4 +1,4 @@
-"""Stages after a search: this package's, and any document compressor or transformer of LangChain."""
+"""Document compressors and transformers as stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, hit_of, told_of
 
 ID = "id"
-"""The key, beside the provenance, of the id that a document had: some compressors make documents without one."""
+"""The provenance key of a document's original id: some compressors return documents without an id."""
 
 
 class CompressorStage(ForeignStage):
-    """A document compressor or transformer of LangChain's as a stage, see `ForeignStage`.
+    """A LangChain document compressor or transformer as a stage; see `ForeignStage`.
 
-    A document is told by its id, or by its provenance. Its score is `metadata["relevance_score"]`.
+    A returned document is matched to its hit by its id, or by its provenance. Its score is
+    `metadata["relevance_score"]`.
     """
 
     def __init__(self, compressor: BaseDocumentCompressor | BaseDocumentTransformer) -> None:
@@ -47,12 +48,12 @@ class CompressorStage(ForeignStage):
 
 
 def skippable(part: BaseDocumentCompressor | BaseDocumentTransformer | Stage) -> Stage:
-    """A compressor, transformer or stage without which a search goes on where it fails, see `stages.skippable`."""
+    """A compressor, transformer or stage whose failure a search survives; see `stages.skippable`."""
     return stages.skippable(stage_of(part))
 
 
 def stage_of(part: Any) -> Stage:
-    """A stage from a document compressor or transformer; of one of this package's its own, which keeps its `top_n`.
+    """A stage from a document compressor or transformer. A compressor of this package gives its own stage and `top_n`.
 
     Raises ConfigError for a ContextReorder, which comes after all stages, and for anything else.
     """
@@ -66,7 +67,7 @@ def stage_of(part: Any) -> Stage:
 
 
 def arranges(part: Any) -> bool:
-    """Whether a compressor changes the order of documents for a reader, and not their ranking."""
+    """Whether a compressor arranges documents for a reader and leaves their ranking as it is."""
     return getattr(part, "arranges", False) is True
 
 

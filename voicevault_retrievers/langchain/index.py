@@ -32,15 +32,16 @@ D = TypeVar("D", bound="HybridIndex")
 
 
 class HybridIndex(ComposedRetriever, ThreadedIndex):
-    """Documents on disk that are searched as soon as they are there: a destination of LangChain's `index` and `aindex`.
+    """A knowledge base on disk as a retriever, and as a destination of LangChain's `index` and `aindex`.
 
-    `kb` is an open knowledge base; without vectors it is searched by keywords alone (`bm25`), else by both (`bm25` and
-    `dense`). Each change is one commit, in full or not at all. A search is over the last commit made through `kb`, by
-    this index or another one; those of other processes are seen after `reload`. `where` and `require` are those of
-    searches: `get` and `delete` reach all documents.
+    `kb` is an open knowledge base. Without vectors, only its keyword channel (`bm25`) is searched, else both channels
+    (`bm25` and `dense`). Each change is one atomic commit. A search reads the last commit made through `kb`, by this
+    index or another; commits of other processes are seen after `reload`. `where` and `require` apply to searches alone:
+    `get` and `delete` reach all documents.
 
-    The first change takes the base's lock; `close`, or the end of a `with` block, gives it back. Changes raise
-    LockedError while another has it, and ConfigError for metadata that is not JSON's; tuples come back as lists.
+    The first change takes the base's lock; `close`, or the end of a `with` block, releases it. Changes raise
+    LockedError while another process holds the lock, and ConfigError for metadata that is not JSON; tuples come back as
+    lists.
     """
 
     model_config = STRICT
@@ -59,19 +60,19 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         wait: float = 0.0,
         **options: Any,
     ) -> D:
-        """Open the knowledge base that a name under `root` or a Path stands for, or create it where there is none.
+        """Open the knowledge base that a name under `root`, or a Path, stands for; create it where there is none.
 
         `embeddings` are LangChain Embeddings, an Embedder, False for keywords alone, or None: all-MiniLM-L6-v2 in a new
-        base, and its own in one that is there. `language` is that of the stemmer and stopwords ("auto" finds each
-        document's, None is for neither); `analyzer` makes the terms in its place. A base that is there keeps its own,
-        which need not be said again. `vectors`, `wait` and errors are as of `KnowledgeBase.open_or_create`; `options`
-        are this class's fields.
+        base, the base's own in an existing one. `language` chooses the stemmer and stopwords ("auto" detects each
+        document's language, None uses neither); `analyzer` makes the terms instead. An existing base keeps its own
+        analyzer, which need not be given again. `vectors`, `wait` and errors are as in `KnowledgeBase.open_or_create`;
+        `options` are this class's fields.
         """
         own = embeddings is None and not vacant(locate(base, root))
         kb = KnowledgeBase.open_or_create(
             base,
             root=root,
-            analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]  # it refuses functions
+            analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]
             embedder=None if own or embeddings is False else as_embedder(embeddings),
             vectors=vectors,
             wait=wait,
@@ -82,16 +83,16 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
 
     @classmethod
     async def aopen(cls: type[D], base: str | Path, **options: Any) -> D:
-        """`open` in a worker thread; embeddings that are async are awaited."""
+        """`open` in a worker thread; async embeddings are awaited."""
         return await aexecute(in_thread("open", partial(cls.open, base, **options)))
 
     def upsert(self, items: Sequence[Document], /, **kwargs: Any) -> UpsertResponse:
-        """Add documents, in one commit; one whose id is here already takes the other's place.
+        """Add documents in one commit. A document replaces the one with the same id.
 
-        The response has the id of each, in their order; one that has none is given that of its content, so
-        that giving it again adds nothing. Those that are here
-        as they are given are not embedded again. What cannot be kept raises, and nothing is changed: `failed` is always
-        empty. `kwargs` are those of `KnowledgeBase.add`, such as `parents`, documents too, and `progress`, told (done,
+        The response has the ids in the documents' order. A document without an id gets a digest of its content as id,
+        so that adding it again changes nothing. Unchanged documents are not embedded again. A document that cannot be
+        stored raises an error and nothing is changed: `failed` is always empty. `kwargs` are those of
+        `KnowledgeBase.add`, such as `parents`, which may be documents, and `progress`, which is called with (done,
         total) of the texts to embed.
         """
         chunks = [chunk_of(item) for item in items]
@@ -101,23 +102,23 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> DeleteResponse:
-        """Delete documents, in one commit; `num_deleted` are those that were here.
+        """Delete documents in one commit; `num_deleted` counts the documents that were present.
 
-        By id, or in `kwargs` by a filter, `where`, or all of a file, `source`. Raises ConfigError unless it is one of
-        the three.
+        The documents are given by id, or in `kwargs` by a filter `where`, or by their file, `source`. Raises
+        ConfigError unless exactly one of the three is given.
         """
         return DeleteResponse(num_deleted=self.kb.delete(ids, **kwargs), num_failed=0, failed=[])
 
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
-        """Those of the given documents that are here, as they were upserted."""
+        """The requested documents that are in the base, as they were upserted."""
         return [kept_document(chunk) for chunk in self.kb.get(ids, **kwargs).values()]
 
     def reload(self) -> bool:
-        """See what other processes have committed since; whether there was anything."""
+        """Read what other processes have committed since. Returns whether there was anything new."""
         return self.kb.reload()
 
     def close(self) -> None:
-        """Let others write. Searches go on, and a further change takes the lock again."""
+        """Release the lock, so that others can write. Searches go on; a further change takes the lock again."""
         self.kb.close()
 
     def __enter__(self: D) -> D:
@@ -128,7 +129,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
 
     @property
     def channel(self) -> Channel:
-        """What is searched, under this index's filters: a channel for another pipeline, which follows the commits."""
+        """This index as a channel for another pipeline, under its own filters; the channel follows the commits."""
         return _Live(self)
 
     def _built(self) -> Pipeline:
@@ -153,12 +154,12 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         return [*super()._options(), self.kb.parts]
 
     def _opened(self) -> Plan[Pipeline]:
-        """The first search after a commit reads what is new, which an event loop must not wait for."""
+        """Open the pipeline in a worker thread: the first search after a commit reads files."""
         return in_thread("open", lambda: self.pipeline)
 
 
 class _Live(Channel):
-    """An index as a channel: each search is over the last commit; `below` is what the search before was over."""
+    """An index as a channel. Each search reads the last commit; `below` is the channel of the previous search."""
 
     def __init__(self, index: HybridIndex) -> None:
         self.index = index

@@ -35,13 +35,13 @@ except ModuleNotFoundError:
     raise
 
 TURN = "voicevault_turn"
-"""The state key of what was searched for the last human message."""
+"""The state key of the search for the last human message."""
 
 _PRIVATE = OmitFromSchema(input=True, output=True)
 
 
 class RetrievalState(AgentState[Any]):
-    """What the middleware keeps: for itself all citations that it gave and the turn's sources, and what came of it."""
+    """The middleware's state: all sources given so far, the current turn's sources, and the answer's citations."""
 
     voicevault_given: NotRequired[Annotated[list[dict[str, Any]], _PRIVATE]]
     voicevault_turn: NotRequired[Annotated[dict[str, Any], _PRIVATE]]
@@ -49,20 +49,19 @@ class RetrievalState(AgentState[Any]):
 
 
 class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
-    """Searches for each human message, gives the model the numbered sources, and resolves what its answer cites.
+    """Agent middleware that searches for each human message, gives the model numbered sources and resolves citations.
 
-    A turn is searched once, for its last human message, however often the model is called. The sources, within
-    `max_tokens`, stand before that message in what the model reads, and not in the conversation's messages. Numbers go
-    on through the conversation, together with those of `retrieval_tool`.
+    Each turn is searched once, for its last human message, however often the model is called. The sources, within
+    `max_tokens`, are put before that message in the model's request; the conversation's messages stay unchanged.
+    Numbers continue through the conversation, together with those of `retrieval_tool`.
 
-    When the agent has answered, `state["citations"]` has the `citations` that the answer names, the markers that are
-    `unresolved`, and `degraded`, the failures of the search; and so has the answer's own
-    `response_metadata["voicevault"]`, by which a conversation without a checkpointer goes on. All of it is plain data.
-    A structured answer is read as JSON, so that a list of numbers cites as well. With `on_unresolved` "retry" the model
-    is asked once more where it cites what it was not given; what is unresolved then, or with "note" at once, is only
-    said.
+    After the agent has answered, `state["citations"]` has the `citations` that the answer names, the markers that are
+    `unresolved`, and `degraded`, the failures of the search. The answer's `response_metadata["voicevault"]` has the
+    same, so that a conversation without a checkpointer can go on. All of it is plain data. A structured answer is read
+    as JSON, so that a list of numbers cites as well. With `on_unresolved` "retry" the model is asked once more where it
+    cites a source that it was not given. Markers that are unresolved then, or with "note" at once, are only reported.
 
-    A search that fails is told to the model and in `degraded`, and the agent goes on. Raises ConfigError for wrong
+    A failing search is reported to the model and in `degraded`, and the agent goes on. Raises ConfigError for wrong
     options.
     """
 
@@ -85,7 +84,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
 
     @property
     def name(self) -> str:
-        """The same for subclasses: of one name LangChain refuses a second, which would write over this one's state."""
+        """One name for all subclasses: LangChain then refuses a second one, which would overwrite the state."""
         return RetrievalMiddleware.__name__
 
     def before_agent(self, state: RetrievalState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -94,7 +93,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
             return None
         try:
             found = self.search.find(str(asked.text), ensure_config())
-        except Exception as error:  # noqa: BLE001 - of any retriever; the model and the state are told
+        except Exception as error:  # noqa: BLE001 - retrievers may raise anything; the model and the state report it
             found = FoundDocuments((), (failure(error),))
         return self._turn(state, asked, found)
 
@@ -144,13 +143,13 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
     def _turn(self, state: RetrievalState, asked: HumanMessage, found: FoundDocuments) -> dict[str, Any]:
         sources = listed(found, self.builder, next_numbers(len(found.documents), state))
         text = sources.text if asked.text.strip() else ""
-        # A checkpointer writes the whole of a state anew each turn; the texts of what was cited are in the answers.
+        # A checkpointer writes the whole state each turn: drop earlier texts, as the answers keep those they cite.
         earlier = [{**one, "text": ""} for one in state.get("voicevault_given", [])]
         turn = {"message": asked.id, "query": str(asked.text), "sources": text, "degraded": list(found.degraded)}
         return {GIVEN: [*earlier, *as_data(sources.citations)], TURN: turn}
 
     def _again(self, request: ModelRequest[Any], response: ModelResponse[Any]) -> ModelRequest[Any] | None:
-        """What the model is asked where it is asked once more."""
+        """The request that asks the model to answer again without wrong citations; None where none is needed."""
         answer = next((one for one in reversed(response.result) if isinstance(one, AIMessage)), None)
         structured = response.structured_response
         if self.on_unresolved != "retry" or answer is None or (answer.tool_calls and structured is None):
@@ -167,14 +166,14 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
 
 
 def _asked(state: RetrievalState) -> HumanMessage | None:
-    """The message that is to be searched for; None where there is none, or it has been."""
+    """The last human message, or None where there is none or this turn has searched for it already."""
     last = next((one for one in reversed(state["messages"]) if isinstance(one, HumanMessage)), None)
     turn = state.get("voicevault_turn", {})
     return None if last is None or (last.id, str(last.text)) == (turn.get("message"), turn.get("query")) else last
 
 
 def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
-    """The request with the turn's sources before the last human message."""
+    """The request with the turn's sources put before the last human message."""
     turn: Any = request.state.get(TURN)
     at = max((at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage)), default=None)
     if not turn or not turn["sources"] or at is None:
@@ -185,13 +184,13 @@ def _informed(request: ModelRequest[Any]) -> ModelRequest[Any]:
 
 
 def _framed(sources: str) -> str:
-    """Sources with an end that no text among them can forge: it has their digest."""
+    """The sources between markers. The end marker has the sources' digest, so that no text among them can forge it."""
     end = f"(End of the sources {sha256(sources.encode('utf-8', 'replace')).hexdigest()[:16]}.)"
     return f"The sources end where it says {end}\n\n{sources}\n\n{end}\n\n"
 
 
 def below(text: str, message: AnyMessage) -> AnyMessage:
-    """A message with a text before its own."""
+    """A copy of a message with a text before its own."""
     content = message.content
     below = text + content if isinstance(content, str) else [{"type": "text", "text": text}, *content]
     return message.model_copy(update={"content": below})

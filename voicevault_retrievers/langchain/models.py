@@ -26,15 +26,15 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models.generation import CallableTextModel, Written
 
 QUIET: RunnableConfig = {"tags": ["nostream"]}
-"""Keeps LangGraph from streaming what a model says for a search as if it were the agent's answer."""
+"""Config that keeps LangGraph from streaming a model's output for a search as if it were the agent's answer."""
 
 
 class LangChainModel:
-    """Any chat model, LLM or runnable from a prompt to a text or message.
+    """A text model from any chat model, LLM or runnable from a prompt to a text or message.
 
-    It runs below the caller's run, with its callbacks and configurable values. A model with an option `logprobs` is
-    asked for the probabilities of what it writes, which are in `response_metadata["logprobs"]`, as OpenAI's API lists
-    them.
+    The model runs below the caller's run, with its callbacks and configurable values. A model with an option `logprobs`
+    is asked for the log-probabilities of its tokens, read from `response_metadata["logprobs"]` in the format of
+    OpenAI's API.
     """
 
     def __init__(self, model: Runnable[Any, Any]) -> None:
@@ -43,15 +43,15 @@ class LangChainModel:
         self._writing = model.bind(logprobs=True) if asked else model
 
     def complete(self, prompt: str) -> str:
-        """What the model answers."""
+        """Return the model's answer."""
         return text_of(self.model.invoke(prompt, QUIET))
 
     def write(self, prompt: str) -> Written:
-        """What the model answers, with the probabilities of its tokens."""
+        """Return the model's answer with the probabilities of its tokens."""
         return _written(self._writing.invoke(prompt, QUIET))
 
     def stream(self, prompt: str) -> Iterator[Written]:
-        """What `write` gives, part by part."""
+        """Yield the answer of `write` in parts."""
         return (part for said in self._writing.stream(prompt, QUIET) if (part := _written(said)).text)
 
     def __repr__(self) -> str:
@@ -59,10 +59,10 @@ class LangChainModel:
 
 
 class AsyncLangChainModel(LangChainModel):
-    """One that has an async call of its own.
+    """A LangChain model with its own async call.
 
-    The default of the others runs the sync one in asyncio's threads, which are joined at exit: an async search calls
-    those in this package's.
+    Other models inherit LangChain's default, which runs the sync call in asyncio's threads, and these are joined at
+    exit. An async search therefore runs such models in this package's threads.
     """
 
     async def acomplete(self, prompt: str) -> str:
@@ -81,14 +81,14 @@ class AsyncLangChainModel(LangChainModel):
 
 
 class NamedTextModel:
-    """A chat model by its name, looked up on first use; async searches await it."""
+    """A chat model by name, looked up on first use; async searches await it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._found: TextModel | None = None
 
     def complete(self, prompt: str) -> str:
-        """What the model answers."""
+        """Return the model's answer."""
         return self._model().complete(prompt)
 
     async def acomplete(self, prompt: str) -> str:
@@ -142,12 +142,12 @@ def as_text_model(model: Any) -> TextModel:
 
 
 def writer_of(model: Any) -> Writer:
-    """A writer from what `as_text_model` takes; one as it is."""
+    """A writer from anything that `as_text_model` takes; a Writer unchanged."""
     return model if isinstance(model, Writer) else as_writer(as_text_model(model))
 
 
 def flare_of(given: Any, **options: Any) -> Flare:
-    """A Flare as it is, or one with these options from what `writer_of` takes."""
+    """A Flare unchanged, or a Flare with these options from anything that `writer_of` takes."""
     return given if isinstance(given, Flare) else Flare(writer_of(given), **options)
 
 
@@ -157,7 +157,7 @@ def _written(said: Any) -> Written:
 
 
 def bound_of(part: Any) -> Any:
-    """What is behind `with_config`, `with_retry`, `with_fallbacks`, `configurable_fields` and their like."""
+    """The runnable inside `with_config`, `with_retry`, `with_fallbacks`, `configurable_fields` and similar wrappers."""
     for name in ("bound", "default", "runnable"):
         if isinstance(part, Runnable) and isinstance(getattr(part, name, None), Runnable):
             return bound_of(getattr(part, name))
@@ -165,7 +165,7 @@ def bound_of(part: Any) -> Any:
 
 
 def _awaits(model: Any) -> bool:
-    """Whether a model's async call is its own; that of any other runnable is taken to be."""
+    """Whether a model has its own async call; runnables that are no language models are assumed to have one."""
     model = bound_of(model)
     if isinstance(model, BaseChatModel):
         return type(model)._agenerate is not BaseChatModel._agenerate
@@ -175,7 +175,7 @@ def _awaits(model: Any) -> bool:
 
 
 def text_of(answer: Any) -> str:
-    """The text of what a model gave: a message's text blocks, or a string as it is."""
+    """The text of a model's output: a message's text blocks, or a string unchanged."""
     if isinstance(answer, BaseMessage):
         return str(answer.text)
     if isinstance(answer, str):
@@ -184,7 +184,7 @@ def text_of(answer: Any) -> str:
 
 
 class LangChainScorer:
-    """A LangChain cross-encoder as a scorer; scores are its own, higher is more relevant."""
+    """A LangChain cross-encoder as a scorer. The scores are the model's own: higher is more relevant."""
 
     def __init__(self, model: BaseCrossEncoder) -> None:
         self.model = model
@@ -194,7 +194,7 @@ class LangChainScorer:
         return type(self.model).__name__
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """One number per passage, in their order."""
+        """Return one score per passage, in the passages' order."""
         return list(self.model.score([(query, passage) for passage in passages]))
 
     def __repr__(self) -> str:
@@ -202,14 +202,14 @@ class LangChainScorer:
 
 
 def as_scorer(scorer: Any) -> Any:
-    """A scorer from a LangChain cross-encoder; anything else as it is."""
+    """A scorer from a LangChain cross-encoder; anything else unchanged."""
     return LangChainScorer(scorer) if isinstance(scorer, BaseCrossEncoder) else scorer
 
 
 class LangChainEmbedder(FrameworkEmbedder):
-    """Any LangChain `Embeddings`; see `FrameworkEmbedder`.
+    """An embedder from any LangChain `Embeddings`; see `FrameworkEmbedder`.
 
-    In an async search `aembed_query` and `aembed_documents` are awaited where they are the class's own.
+    An async search awaits `aembed_query` and `aembed_documents` where the class overrides them.
     """
 
     framework = "langchain"
@@ -233,23 +233,23 @@ class LangChainEmbedder(FrameworkEmbedder):
 
 
 def documents_embedded(embeddings: Embeddings, texts: list[str]) -> list[list[float]]:
-    """The vectors of documents; awaited where an async search asks a model with an async call of its own."""
+    """The vectors of documents, awaited where an async search uses a model with its own async call."""
     own = partial(embeddings.aembed_documents, texts) if overrides(embeddings, Embeddings, "aembed_documents") else None
     called = partial(embeddings.embed_documents, texts)
     return call_or_await(called, own, waits=waits(type(embeddings).aembed_documents))
 
 
 def query_embedded(embeddings: Embeddings, text: str) -> list[float]:
-    """The vector of a question; as `documents_embedded`."""
+    """The vector of a query, awaited as in `documents_embedded`."""
     own = partial(embeddings.aembed_query, text) if overrides(embeddings, Embeddings, "aembed_query") else None
     return call_or_await(partial(embeddings.embed_query, text), own, waits=waits(type(embeddings).aembed_query))
 
 
 class LocalEmbeddings(Embeddings):
-    """A model of this package as LangChain `Embeddings`: without a server or a key, for any vector store.
+    """An embedder of this package as LangChain `Embeddings`: needs no server or key, fits any vector store.
 
-    `model` and `backend` are as of `load_embedder`: all-MiniLM-L6-v2 by onnxruntime, or by sentence-transformers, where
-    these are installed. Rows have length 1. The model is loaded on first use; async calls run in a worker thread.
+    `model` and `backend` are as in `load_embedder`: all-MiniLM-L6-v2 by onnxruntime, or by sentence-transformers, where
+    these are installed. Vectors have length 1. The model is loaded on first use; async calls run in a worker thread.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", *, backend: str = "auto") -> None:
@@ -274,14 +274,14 @@ class LocalEmbeddings(Embeddings):
 
 
 def as_embedder(embeddings: Any = None, *, dimension: int | None = None) -> Embedder:
-    """An embedder from LangChain's, or one of ours as it is; None is all-MiniLM-L6-v2, see `load_embedder`."""
+    """An embedder from LangChain Embeddings; an Embedder unchanged; all-MiniLM-L6-v2 for None, see `load_embedder`."""
     if embeddings is None:
         return load_embedder()
     if isinstance(embeddings, LocalEmbeddings):
         return embeddings.embedder
     if isinstance(embeddings, Embeddings):
         return LangChainEmbedder(embeddings, dimension=dimension)
-    # A protocol's check may read the fingerprint, for which our own models look at their files.
+    # isinstance with a protocol may read the fingerprint, for which this package's models open their files.
     if not isinstance(embeddings, BaseEmbedder | Embedder):
         raise ConfigError(f"embeddings are LangChain Embeddings or an Embedder, not {type(embeddings).__name__}")
     return embeddings

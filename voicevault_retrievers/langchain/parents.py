@@ -1,4 +1,4 @@
-"""Parents of LangChain's documents, from wherever they are kept."""
+"""Parent expansion for LangChain documents, with parents from any store."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from voicevault_retrievers.text.tokens import estimate_tokens
 
 
 class ParentExpander(StageCompressor):
-    """Gives each document that has a parent the parent's text; a parent comes once, for the best of its children.
+    """Replaces each document's text by its parent's text. A parent appears once, for the best of its children.
 
-    The document keeps its id and score; its own text is in `metadata["voicevault"]["text"]`. Its metadata are the
-    parent's, and its own under keys that the parent has not, so that a citation names what is read. Where a parent is
-    missing, is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`, a document keeps its own
-    text, and where the store fails all do. One whose own text does not fit either has none, and `over_budget` in
-    `metadata["voicevault"]`. With `merge`, texts that overlap become one, and so do own texts that adjoin
-    on one page, where `start_index` says at which character each begins (a splitter's `add_start_index`). See
-    `structure.ParentExpansion`.
+    The document keeps its id and score; its own text moves to `metadata["voicevault"]["text"]`. Its metadata are the
+    parent's, with its own under keys that the parent lacks, so that a citation names the text that is read. A document
+    keeps its own text where the parent is missing, is not permitted by `require`, or does not fit into `max_chars` and
+    `max_tokens`; where the store fails, all documents do. A document whose own text does not fit either has an empty
+    text, and `over_budget` in `metadata["voicevault"]`. With `merge`, overlapping texts become one, and so do own texts
+    that adjoin on one page, where `start_index` gives the character at which each begins (a splitter's
+    `add_start_index`). See `structure.ParentExpansion`.
 
-    `store` is a knowledge base, a mapping, a `BaseStore` (the docstore of a ParentDocumentRetriever, or one of bytes),
-    or has `fetch(ids)`. Values of a mapping or a `BaseStore` are Documents, or JSON with `text` and `metadata`, under
-    `key_prefix` and the parent's id; what is neither counts as missing. The parent's id is `parent_id` of the metadata,
-    else that under `id_key`. Under `header_key` it may name a header too, such as a judgment's title, which stands
-    above the first of its texts. `count_tokens` is a function from a text to a number, or a language model. `timeout`
-    is in seconds; None waits.
+    `store` is a knowledge base, a mapping, a `BaseStore` (the docstore of a ParentDocumentRetriever, or a store of
+    bytes), or any object with `fetch(ids)`. Values of a mapping or a `BaseStore` are Documents, or JSON with `text` and
+    `metadata`, under the key `key_prefix` + parent id; other values count as missing. The parent id is
+    `metadata["parent_id"]`, else the metadata under `id_key`. The metadata under `header_key` may name a header, such
+    as a judgment's title, which is put above the first of its texts. `count_tokens` is a function from a text to a
+    number, or a language model. `timeout` is in seconds; None waits.
     """
 
     store: Any
@@ -68,7 +68,7 @@ class ParentExpander(StageCompressor):
 
 @dataclass(frozen=True)
 class _Values:
-    """A store of what may be parents, under `prefix` and their ids."""
+    """A parent store over values whose keys are `prefix` and the parent's id."""
 
     mget: Callable[[list[str]], Sequence[Any]]
     prefix: str
@@ -92,7 +92,7 @@ def _store_of(store: Any, prefix: str) -> ParentStore:
     if isinstance(store, Mapping):
         return _Values(lambda keys: [store.get(key) for key in keys], prefix)
     if isinstance(store, BaseStore):
-        # BaseStore's own amget would run mget in asyncio's executor, which a hung call keeps from ending.
+        # BaseStore's default amget runs mget in asyncio's executor, where a hung call keeps the process from exiting.
         own = type(store).amget is not BaseStore.amget
         return _AsyncValues(store.mget, prefix, store.amget) if own else _Values(store.mget, prefix)
     if prefix:
@@ -106,7 +106,7 @@ def _parents(ids: Sequence[str], values: Sequence[Any]) -> dict[str, Chunk]:
 
 
 def _parent(parent_id: str, value: Any) -> Chunk | None:
-    """The parent that a stored value is; None where it is none."""
+    """The parent chunk of a stored value; None where the value is not a parent."""
     if isinstance(value, Chunk):
         return value
     if isinstance(value, Document):

@@ -26,14 +26,14 @@ _VARIABLES = {"query": "{query}", "question": "{query}", "count": "{count}"}
 
 
 class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
-    """Gives a question and further wordings of it: `size` in all, the question itself always first.
+    """Returns a question and other wordings of it: `size` in all, the question itself always first.
 
-    They are made by rules, or by `llm`: a chat model, an LLM, a runnable, a function, or a chat model's name. `hyde`
-    adds the answer that the model makes up, as the last of the list: in a retriever only the semantic channels see it,
-    and with `size` 1 it is all that the model is asked for. `prompt`, and `hyde` where it is no flag, are prompts of
-    your own: a text or template with `{query}` in it, and for `prompt` `{count}`, how many wordings are wanted.
-    `timeout` is in seconds for each call of the model. Where the model fails, `on_error` "skip" gives what there is
-    without it, and logs a warning; "raise" raises its error. In a retriever the retriever's own `on_error` holds.
+    The wordings are made by rules, or by `llm`: a chat model, an LLM, a runnable, a function, or a chat model's name.
+    `hyde` appends the hypothetical answer that the model writes. In a retriever only the semantic channels search it,
+    and with `size` 1 it is all that the model is asked for. `prompt`, and `hyde` where it is not a flag, are your own
+    prompts: a text or template with `{query}` in it, and in `prompt` also `{count}`, the number of wordings. `timeout`
+    is in seconds for each call of the model. When the model fails, `on_error` "skip" returns the other wordings and
+    logs a warning; "raise" raises the model's error. In a retriever the retriever's own `on_error` applies.
     """
 
     model_config = STRICT
@@ -46,7 +46,7 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
 
     @property
     def rewriter(self) -> Rewriter:
-        """What expands a query in a pipeline."""
+        """The rewriter that expands a query in a pipeline."""
         return self._built()
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
@@ -91,7 +91,7 @@ class QueryExpander(Checked[Together], RunnableSerializable[str, list[str]]):
 
 
 def _text_of(prompt: str | StringPromptTemplate | None) -> str | None:
-    """A prompt as a text in which the core puts the question and the number."""
+    """A prompt as a template text into which the core puts the question and the number of wordings."""
     if not isinstance(prompt, StringPromptTemplate):
         return prompt
     for name in prompt.input_variables:

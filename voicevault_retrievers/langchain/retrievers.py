@@ -49,23 +49,23 @@ from voicevault_retrievers.structure.graph import GraphStore
 
 COLLECTION = "voicevault"
 BASES_KEPT = 64
-"""How many sets of knowledge bases stay open where calls configure `kb_names`."""
+"""How many sets of open knowledge bases are kept where calls configure `kb_names`."""
 
 Part: TypeAlias = (
     Channel | Runnable[Any, Any] | VectorStore | GraphStore | Callable[..., Any] | Mapping[str, object] | bool
 )
-"""What is searched as a channel; options, or True, are for one that a knowledge base has."""
+"""A component that can be a channel; True or a mapping of options stands for a channel of the knowledge base."""
 
 V = TypeVar("V", bound="VectorRetriever")
 H = TypeVar("H", bound="HybridRetriever")
 
 
 class VectorRetriever(PipelineRetriever):
-    """Search by the similarity of vectors, in a LangChain `vectorstore`, or in an `index` of this package.
+    """Vector search in a LangChain `vectorstore`, or in an `index` of this package.
 
-    Scores are cosines, in (0, 1], higher is nearer; those of a vector store see `VectorStoreChannel`. `embeddings`
-    embed the questions for an index: LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2.
-    `from_documents` makes an index: exact and in memory, or Chroma where it has a folder.
+    Scores are cosines, in (0, 1], higher is nearer; for the scores of a vector store see `VectorStoreChannel`.
+    `embeddings` embed the queries for an index: LangChain Embeddings, an Embedder, or None for all-MiniLM-L6-v2.
+    `from_documents` makes an index: exact and in memory, or a Chroma collection where it is given a folder.
     """
 
     vectorstore: VectorStore | None = None
@@ -83,9 +83,9 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Any,
     ) -> V:
-        """Search over documents, embedded now: in memory and exact, or in a Chroma collection in `persist_dir`.
+        """A retriever over documents, embedded now: exact in memory, or in a Chroma collection in `persist_dir`.
 
-        A document given twice is one. In a collection that is there already, they are added.
+        Equal documents are indexed once. They are added to a collection that exists already.
         """
         embedder = as_embedder(embeddings)
         chunks = chunks_of(documents)
@@ -99,7 +99,7 @@ class VectorRetriever(PipelineRetriever):
 
     @classmethod
     async def afrom_documents(cls: type[V], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> V:
-        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        """`from_documents` in a worker thread; async embeddings are awaited."""
         return await aexecute(
             in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options))
         )
@@ -113,7 +113,7 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Any,
     ) -> V:
-        """Search over what `from_documents` wrote, with the embeddings that it had. ConfigError where it is empty."""
+        """A retriever over what `from_documents` wrote, with the same embeddings. ConfigError where it is empty."""
         index = ChromaVectors.open(persist_dir, collection_name) if Path(persist_dir).is_dir() else None
         if not index:
             raise ConfigError(
@@ -145,7 +145,7 @@ class VectorRetriever(PipelineRetriever):
 
 
 class HybridOptions(TypedDict, total=False):
-    """The options of a HybridRetriever that are not what it searches."""
+    """The options of a HybridRetriever except those that say what is searched."""
 
     preset: str | Path | Preset | None
     k: int
@@ -162,18 +162,18 @@ class HybridOptions(TypedDict, total=False):
 
 
 class HybridRetriever(ComposedRetriever):
-    """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
+    """Hybrid search of knowledge bases and of channels of any kind; for fusion and reranking see `ComposedRetriever`.
 
-    It searches the knowledge bases `kb_names`, by name, by path (a Path, or `file:///FOLDER/BASE`) or open (channels
-    `bm25` and `dense`; `embeddings` where theirs cannot be loaded by name), or one collection of an engine, by its
-    address (see `engines.addresses.connect`); and `channels`, by name: each a Channel, a retriever, any runnable that
-    gives documents, or a vector store. Documents are the same where their ids are; channels without a common id find
-    the same document where the texts are equal and no metadata key that both have differs;
-    `as_channel(part, id_key=...)` names the metadata that is the id instead.
+    `kb_names` are the knowledge bases: names, paths (a Path, or `file:///FOLDER/BASE`) or open bases, whose channels
+    are `bm25` and `dense`. `embeddings` are needed where the bases' own cannot be loaded by name. `kb_names` may also
+    be one collection of an engine, by its address (see `engines.addresses.connect`). `channels` maps names to channels:
+    each is a Channel, a retriever, any runnable that returns documents, or a vector store. Documents are the same where
+    their ids are equal. Channels without a common id share a document where the texts are equal and no metadata key
+    that both have differs; `as_channel(part, id_key=...)` names the metadata that is the id instead.
 
-    `channels={"questions": True, "graph": {"hops": 2}}` are the knowledge bases' own, with the options of
-    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as `graph`, and all that a
-    preset reads of a graph is read there.
+    `channels={"questions": True, "graph": {"hops": 2}}` adds the knowledge bases' own channels, with the options of
+    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as the channel `graph`, and
+    a preset reads that graph too.
     """
 
     kb_names: Annotated[Sequence[str | Path | KnowledgeBase | Engine], BeforeValidator(several_bases)] = Field(
@@ -194,11 +194,11 @@ class HybridRetriever(ComposedRetriever):
         channels: Mapping[str, Part] | None = None,
         **options: Unpack[HybridOptions],
     ) -> H:
-        """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory; embeds them now.
+        """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory, which are embedded now.
 
         `channels` are searched beside these two. `embeddings` are LangChain Embeddings, an Embedder, or None for
-        all-MiniLM-L6-v2. `language` is that of the stemmer and stopwords ("auto" finds each document's, None is for
-        neither); `analyzer` makes the terms in its place. A document given twice is one.
+        all-MiniLM-L6-v2. `language` chooses the stemmer and stopwords ("auto" detects each document's language, None
+        uses neither); `analyzer` makes the terms instead. Equal documents are indexed once.
         """
         chunks = chunks_of(documents)
         own = {
@@ -209,33 +209,34 @@ class HybridRetriever(ComposedRetriever):
 
     @classmethod
     async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
-        """`from_documents` in a worker thread; embeddings that are async are awaited."""
+        """`from_documents` in a worker thread; async embeddings are awaited."""
         return await aexecute(
             in_thread("from_documents", partial(cls.from_documents, documents, embeddings, **options))
         )
 
     def add(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
-        """Add documents to all channels, where they are found at once. The id of each.
+        """Add documents to all channels, where they are found at once. Returns their ids.
 
-        One whose id is there already takes the other's place; `ids` go before the documents' own, and one without an id
-        is given that of its content. Channels of documents held in memory can be changed, and one beside them that is
-        outside: a vector store or a Chroma collection; a BM25Retriever of that store follows it. All is checked and
-        embedded before anything is changed. Raises ConfigError, naming the channel, where one cannot be changed.
+        A document replaces the one with the same id. `ids` take precedence over the documents' own; a document without
+        an id gets a digest of its content. All channels over documents in memory can be changed, and one external
+        channel beside them: a vector store or a Chroma collection. A BM25Retriever over a copy of that store follows
+        the store. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the
+        channel, where a channel cannot be changed.
         """
         chunks = chunks_with(documents, ids)
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 
     async def aadd(self, documents: Iterable[Document], *, ids: Sequence[str] | None = None) -> list[str]:
-        """`add` in a worker thread; embeddings and stores that are async are awaited."""
+        """`add` in a worker thread; async embeddings and stores are awaited."""
         return await aexecute(in_thread("add", partial(self.add, documents, ids=ids)))
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete documents from all channels; ids that are not there are passed over. Raises as `add`."""
+        """Delete documents from all channels. Unknown ids are ignored. Raises as `add`."""
         changes.delete(self._changed(), list(several(ids)))
 
     async def adelete(self, ids: Iterable[str]) -> None:
-        """`delete` in a worker thread; a store that is async is awaited."""
+        """`delete` in a worker thread; an async store is awaited."""
         await aexecute(in_thread("delete", partial(self.delete, ids)))
 
     def _changed(self) -> Channel:
@@ -244,9 +245,9 @@ class HybridRetriever(ComposedRetriever):
         return self._unstaged().channel
 
     def reload(self) -> bool:
-        """See what was committed to the knowledge bases, or which were created, since; whether there was anything.
+        """Read new commits of the knowledge bases, and bases created since. Returns whether there was anything new.
 
-        Those that calls have configured are read again too.
+        Knowledge bases that calls have configured are read again too.
         """
         changed = [bases.reload() for bases in self.made.all("bases")]
         if any(changed):
@@ -255,7 +256,7 @@ class HybridRetriever(ComposedRetriever):
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What its parts can be configured with, as `config={"configurable": {...}}`."""
+        """The fields of its components that a call can configure, as `config={"configurable": {...}}`."""
         expanders, reranker = Expand.of(self.expansion).parts, Rerank.of(self.rerank).model
         given = [*self.channels.values(), *self.stages, reranker, *expanders]
         given += [getattr(part, "llm", None) for part in expanders]
@@ -280,7 +281,7 @@ class HybridRetriever(ComposedRetriever):
         if not self.kb_names:
             self._built()
         elif not self._is_built():
-            self._assembled(NotOpenBase())  # says what does not go together
+            self._assembled(NotOpenBase())  # raises where options do not go together
 
     def _unstaged(self) -> Pipeline:
         return self._assembled(self._bases() if self.kb_names else None)

@@ -1,4 +1,4 @@
-"""Any retriever with stages behind it."""
+"""Retrievers of any package with stages behind them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 class StagedRetriever(PipelineRetriever):
     """Any LangChain retriever, or runnable from a question to documents, with stages behind it: `retriever >> stage`.
 
-    The retriever is asked for as many documents as the stages need where its search takes `k` and nobody has given it
-    one; any other gives what it is set to, also by `bind`, `configurable_fields` and their like, and a call's `k` is
-    given to it. The rights of a retriever of this package, `require`, hold for the stages too.
+    A retriever whose search takes `k`, and has no `k` set, is asked for as many documents as the stages need. Any other
+    retriever returns as many as it is set to, also by `bind`, `configurable_fields` and similar wrappers; a call's `k`
+    is passed on to it. The access rights (`require`) of a retriever of this package hold for the stages too.
     """
 
     retriever: InstanceOf[Runnable]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
@@ -35,7 +35,7 @@ class StagedRetriever(PipelineRetriever):
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What the retriever can be configured with."""
+        """The fields of the retriever that a call can configure."""
         return self.retriever.config_specs
 
     def search(self, query: str | Query, k: int | None = None, **asked: Any) -> Result:
@@ -48,7 +48,7 @@ class StagedRetriever(PipelineRetriever):
         return self._bound(options.get("k"))
 
     def _bound(self, k: int | None) -> StagedRetriever:
-        """This retriever for one search, whose `k` goes to a retriever that has one of its own."""
+        """This retriever for one search; `k` is passed on to a retriever that has its own."""
         part = self.retriever
         if k is None or isinstance(part, PipelineRetriever) or asks_for_k(part) or not takes_k(bound_of(part)):
             return self
@@ -65,14 +65,14 @@ class StagedRetriever(PipelineRetriever):
 
 
 def staged(retriever: Runnable[str, list[Document]], compressor: Any) -> StagedRetriever:
-    """A retriever with one stage behind it, which gives as many documents as the retriever would by itself."""
+    """A retriever with one stage behind it, which returns as many documents as the retriever does alone."""
     if not isinstance(retriever, Runnable):
-        return NotImplemented  # as operators do
+        return NotImplemented  # lets Python raise the TypeError of an unsupported operand
     return StagedRetriever(retriever=retriever, stages=[compressor], k=_own_k(retriever))
 
 
 def _own_k(retriever: Runnable[str, list[Document]]) -> int:
-    """How many documents a retriever gives; what gives as many as it is set to is not cut."""
+    """The number of documents that a retriever returns; MAX_DEPTH, which cuts nothing, where its owner has set it."""
     if not (isinstance(retriever, PipelineRetriever) or asks_for_k(retriever)):
         return MAX_DEPTH
     k = getattr(retriever, "k", None)

@@ -1,8 +1,6 @@
-"""What LangChain's vector stores hold, and what they are given of a portable filter.
+"""Listing of LangChain's vector stores, and translation of portable filters into their filter languages.
 
-The filter, each in its language (see `engines.filters`):
-
-| store | given |
+The part of a filter that each store is given (see `engines.filters`):
 |---|---|
 | InMemoryVectorStore, FAISS | the whole filter, as a function; FAISS applies it to all of its vectors |
 | Chroma | equality, `$ne $in $nin`; order of numbers |
@@ -34,12 +32,12 @@ _LOG = logging.getLogger(__name__)
 
 
 def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[Document]:
-    """Those of these `ids`, or all that a store holds, as its searches give them; the order is the store's.
+    """The documents with these `ids`, or all of a store, as the store's searches return them, in the store's order.
 
-    LangChain has no listing: all can be had of an InMemoryVectorStore, of Chroma, Qdrant and PGVector (one with a sync
-    engine), and of a store with an in-memory docstore, such as FAISS; of others with `get_by_ids`, those of `ids`.
-    Raises ConfigError where they cannot be had, or where none of `ids` is in the store; where some are not, a warning
-    is logged.
+    LangChain has no listing. All documents can be read from an InMemoryVectorStore, from Chroma, Qdrant and PGVector
+    (with a sync engine), and from a store with an in-memory docstore, such as FAISS; from other stores with
+    `get_by_ids` those of `ids`. Raises ConfigError where the documents cannot be read, or where the store has none of
+    `ids`; where it lacks some of them, a warning is logged.
     """
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
@@ -60,7 +58,7 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
 
 
 def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[CopiedIndex, list[Chunk]]:
-    """A store as the source of a copy, and the chunks to copy; with `ids`, of those documents alone.
+    """A store as the source of a copy, and the chunks to copy; with `ids`, those documents alone.
 
     Raises as `documents_of`.
     """
@@ -80,22 +78,22 @@ def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Copied
 
 
 def kinds_of(part: Any) -> list[str]:
-    """Its class and that one's bases, each by package and name; other packages have stores of the same names."""
+    """A class and its bases, each as package and name: other packages have stores of the same names."""
     return [f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in type(part).__mro__]
 
 
 def id_key_of(store: VectorStore | None) -> str | None:
-    """The metadata that holds the ids of a store whose documents come without theirs."""
+    """The metadata key of the id, for a store that returns documents without their ids."""
     return "_id" if "langchain_qdrant.QdrantVectorStore" in kinds_of(store) else None
 
 
 def identified(document: Document, id_key: str | None) -> Document:
-    """A document whose id is `metadata[id_key]`; ConfigError as of `id_in`."""
+    """A document whose id is `metadata[id_key]`; ConfigError as in `id_in`."""
     return document if id_key is None else document.model_copy(update={"id": id_in(document.metadata, id_key)})
 
 
 def id_in(metadata: Mapping[str, Any], id_key: str) -> str:
-    """The id that a document's metadata names; ConfigError where that is neither a whole number nor a string."""
+    """The id in a document's metadata; ConfigError unless it is a whole number or a string that is not empty."""
     found = metadata.get(id_key)
     if isinstance(found, bool) or not isinstance(found, str | int) or found == "":
         raise ConfigError(
@@ -106,7 +104,7 @@ def id_in(metadata: Mapping[str, Any], id_key: str) -> str:
 
 
 def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
-    """Those of some documents that a store holds; awaited where an async search asks a store that is async."""
+    """The documents of a store with these ids, awaited where an async search uses an async store."""
     if any(kind in _CHROMA for kind in kinds_of(store)):
         return _of_chroma(store, ids=list(ids))
     awaited = overrides(store, VectorStore, "aget_by_ids") and getattr(store, "async_mode", True)
@@ -120,16 +118,16 @@ def _chunks(store: VectorStore, ids: Sequence[str]) -> list[Chunk]:
 
 
 def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
-    """The documents of a store that has them in memory, by its own keys."""
+    """The documents of an in-memory docstore by the docstore's keys; None for other stores."""
     held = getattr(getattr(store, "docstore", None), "_dict", None)
     return held if isinstance(held, Mapping) else None
 
 
 def _by_key(store: VectorStore) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
-    """How chunks of an in-memory docstore are looked up, and told where its keys are the ids of its documents."""
+    """A lookup of chunks by id in an in-memory docstore, and a view of its keys where these are the ids."""
 
     def held() -> Mapping[str, Document]:
-        return _docstore(store) or {}  # read each time: what is added may make another dict
+        return _docstore(store) or {}  # read each time: adding documents may replace the dict
 
     def keys_of() -> dict[str, str]:
         return {chunk_of(document).id: key for key, document in list(held().items())}
@@ -164,13 +162,13 @@ def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:
 
 
 def _of_chroma(store: Any, **which: Any) -> list[Document]:
-    """All, or those of `ids`: its `get_by_ids` raises for a document without metadata."""
+    """All documents, or those of `ids`; Chroma's `get_by_ids` raises for a document without metadata."""
     held = store.get(**which)
     rows = zip(held["ids"], held["documents"], held["metadatas"], strict=True)
     return [
         Document(id=document_id, page_content=text, metadata=metadata or {})
         for document_id, text, metadata in rows
-        if text is not None  # Chroma may hold vectors alone, and its searches leave those out
+        if text is not None  # Chroma may hold vectors without a text, which its searches leave out
     ]
 
 
@@ -202,13 +200,13 @@ _LISTINGS: dict[str, Callable[[Any], list[Document]]] = {
 
 
 class PGVectorFilters(Language):
-    """Its comparisons of unlike types are unknown, which no NOT turns round, and its `$nin` compares texts."""
+    """PGVector's filter language. Comparing unlike types gives null, which NOT keeps, and `$nin` compares texts."""
 
     def equal(self, key: str, operand: Scalar) -> Clause:
         return {key: {"$eq": operand}}
 
     def other(self, key: str, operand: Scalar) -> Clause:
-        unsafe = isinstance(operand, bool) or str(operand).startswith("[")  # that may be the text of a list
+        unsafe = isinstance(operand, bool) or str(operand).startswith("[")  # a text with "[" may be that of a list
         return Bound.EVERYTHING if unsafe else {key: {"$nin": [operand]}}
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
@@ -220,7 +218,7 @@ class PGVectorFilters(Language):
 
 
 def pushed(store: VectorStore, where: Filter | None) -> dict[str, Any]:
-    """What a store's search is given, by keyword, so that it passes at least what the filter passes."""
+    """The keyword arguments of a store's search for a filter; the store passes at least what the filter passes."""
     options = _OPTIONS.get(kinds_of(store)[0])
     return options(store, where) if options is not None and where else {}
 
@@ -251,7 +249,7 @@ def _faiss(store: Any, where: Filter) -> dict[str, Any]:
 
 
 _QDRANT_ADDS = ("_id", "_collection_name")
-"""The metadata that LangChain's Qdrant store writes into what it found, and Qdrant itself does not know."""
+"""Metadata that LangChain's Qdrant store adds to its results and that Qdrant itself cannot filter by."""
 
 _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_chroma.Chroma": _in_language(Chroma()),
@@ -260,4 +258,4 @@ _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_postgres.PGVector": _in_language(PGVectorFilters()),
     "langchain_qdrant.QdrantVectorStore": _qdrant,
 }
-"""By package and class, exactly: a subclass may search with a filter of its own, which this one would replace."""
+"""By exact package and class: a subclass may search with a filter of its own, which this one would replace."""

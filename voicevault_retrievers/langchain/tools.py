@@ -1,10 +1,10 @@
 """A retriever as an agent's tool: numbered sources for the model, documents and citations for the application.
 
-A number names one source throughout a conversation: those of a search go on after the highest that was given before,
-or is mentioned in it.
+A number names one source throughout a conversation. The sources of a search are numbered from the highest number that
+the conversation was given or mentions.
 """
 
-# Without `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in their texts.
+# No `from __future__ import annotations`: langchain-core before 1.6 does not see InjectedToolArg in text annotations.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,11 +39,11 @@ from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, told_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT
 
 GIVEN = "voicevault_given"
-"""The state key under which the middleware keeps what it gave."""
+"""The state key of the sources that the middleware has given."""
 
 
 class _Heard(BaseCallbackHandler):
-    """Hears of a degraded search, which tells of it by an event even where it finds nothing."""
+    """A callback handler that collects the failures of a search: they are dispatched even where it finds nothing."""
 
     run_inline = True
 
@@ -57,7 +57,7 @@ class _Heard(BaseCallbackHandler):
 
 @dataclass(frozen=True)
 class FoundDocuments:
-    """What a search gave: its documents, and the failures that may have cost some."""
+    """The result of a search: its documents, and the failures that may have cost some."""
 
     documents: tuple[Document, ...]
     degraded: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class FoundDocuments:
 
 @dataclass(frozen=True)
 class NumberedDocuments:
-    """What a model is given of a search: a text, and for each of its blocks the document and the citation."""
+    """What a model is given of a search: a text, and the document and citation of each of its blocks."""
 
     text: str
     documents: tuple[Document, ...]
@@ -74,7 +74,7 @@ class NumberedDocuments:
 
 @dataclass(frozen=True)
 class DocumentSearch:
-    """Asks a retriever for at most `k` documents, and hears which of its parts fail."""
+    """A retriever that is asked for at most `k` documents and observed for failures."""
 
     retriever: Runnable[str, list[Document]]
     k: int | None = None
@@ -87,11 +87,11 @@ class DocumentSearch:
 
     @property
     def filters(self) -> bool:
-        """Whether a search can be given a filter, and k."""
+        """Whether the retriever takes a filter and k."""
         return isinstance(self.retriever, PipelineRetriever)
 
     def find(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
-        """Search below the run of `config`; a query without words finds nothing."""
+        """Search as a run below `config`; a blank query finds nothing."""
         if not query.strip():
             return FoundDocuments(())
         heard = _Heard()
@@ -119,9 +119,9 @@ class DocumentSearch:
 
 
 def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int]) -> NumberedDocuments:
-    """What was found as blocks of these numbers, of which the best has the lowest.
+    """The found documents as blocks with these numbers; the best document has the lowest number.
 
-    Where ContextReorder has put the documents in another order, the blocks keep that.
+    Blocks keep the documents' order, also where ContextReorder has changed it.
     """
     ranks = numbers_of(found.documents)
     given = dict(zip(sorted(ranks), numbers, strict=True))
@@ -136,19 +136,20 @@ def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int
 
 
 def given_citations(state: Any) -> tuple[Citation, ...]:
-    """The sources that a conversation was given, each once, by tools of this package and by RetrievalMiddleware.
+    """The sources that tools of this package and RetrievalMiddleware gave in a conversation, each once.
 
-    `state` is an agent's state, or a list of messages. For `resolve_citations(answer, ..., numbered=True)`. What an
-    agent returns, and messages, have of the middleware's those that an answer cites; a checkpoint's state has all, but
-    of earlier turns the texts of these alone.
+    `state` is an agent's state, or a list of messages. Pass the result to `resolve_citations(answer, ...,
+    numbered=True)`. An agent's output and its messages contain, of the middleware's sources, those that an answer
+    cites. A checkpoint's state contains all of them, but of earlier turns only the cited ones have texts.
     """
     return sources.from_data(_told(state))
 
 
 def next_numbers(count: int, state: Any, call_id: str | None = None) -> range:
-    """Numbers that no source of the conversation has, and none of its messages mentions, for `count` sources.
+    """`count` numbers for new sources: no source of the conversation has them, and no message mentions them.
 
-    Tool calls of one message run side by side and do not see each other's sources: of n calls, each takes every nth.
+    Tool calls of one message run in parallel and do not see each other's sources: of n calls, each takes every nth
+    number.
     """
     free = 1 + max([*sources.indexes(_told(state)), *_mentioned(state)], default=0)
     asking = next((one for one in reversed(_messages(state)) if isinstance(one, AIMessage) and one.tool_calls), None)
@@ -166,13 +167,13 @@ def _messages(state: Any) -> Sequence[Any]:
 
 
 def _told(state: Any) -> list[Any]:
-    """The citations that a state and its messages have, and what another version or package keeps in their place."""
+    """The citations of a state and its messages; entries of other versions or packages are not checked here."""
     kept = state.get(GIVEN) or () if isinstance(state, Mapping) else ()
     return [*kept, *(one for message in _messages(state) for one in _citations(message))]
 
 
 def _citations(message: Any) -> Sequence[Any]:
-    """What a tool's message or an answer has as its citations; empty where it has none."""
+    """The citations of a tool's message or an answer; empty where it has none."""
     told = message.artifact if isinstance(message, ToolMessage) else None
     if isinstance(message, AIMessage):
         told = message.response_metadata.get(PROVENANCE)
@@ -180,7 +181,7 @@ def _citations(message: Any) -> Sequence[Any]:
 
 
 def _mentioned(state: Any) -> list[int]:
-    """The numbers in markers of all messages but the tools': of a summary too, and of answers without their sources."""
+    """The numbers in the markers of all messages except tools': also of summaries, and of answers without sources."""
     said = (str(one.text) for one in _messages(state) if isinstance(one, BaseMessage) and one.type != "tool")
     return [number for text in said for number in sources.mentioned(text)]
 
@@ -200,17 +201,19 @@ def retrieval_tool(
 ) -> BaseTool:
     """A tool that searches any LangChain retriever.
 
-    The model reads numbered sources, within `max_tokens`, and is told how to cite them, what part of the search failed,
-    and where nothing was found. The message's artifact has `documents`, their `citations` as plain data, one for each,
-    and `degraded`, the failures. A search that fails altogether is a message with the status "error", and so is a wrong
-    filter: as a ToolException, which is raised where the tool's `handle_tool_error` is set to False.
+    The model reads numbered sources, within `max_tokens`. The text also tells it how to cite them, which part of the
+    search failed, and when nothing was found. The message's artifact has `documents`, their `citations` as plain data,
+    one for each, and `degraded`, the failures. A search that fails altogether, or a wrong filter, gives a message with
+    the status "error": it is a ToolException, which is raised where the tool's `handle_tool_error` is set to False.
 
-    `filters` names the metadata keys by which the model may narrow a search, or is "any"; the retriever's own filters
-    stay in force. It needs a retriever of this package. `k` is for these too; of another's documents it is the best k.
+    `filters` names the metadata keys by which the model may narrow a search, or is "any"; it needs a retriever of this
+    package, whose own filters stay in force. `k` is passed to a retriever of this package; of another's documents the
+    best k are kept.
 
-    Numbers go on through a conversation, so that `[n]` names one source in all of it: below LangGraph after the highest
-    in the agent's state, of whichever tool of this package, or in its messages; in a loop of your own after this tool's
-    last. See `given_citations` for what they name; the sources of messages that were cut from the state are gone.
+    Numbers continue through a conversation, so that `[n]` names one source in all of it. Below LangGraph they follow
+    the highest number in the agent's state, given by any tool of this package, or in its messages; in a loop of your
+    own they follow this tool's last. `given_citations` returns the sources; those of messages cut from the state are
+    gone.
 
     Raises ConfigError for wrong options.
     """
@@ -237,9 +240,9 @@ def retrieval_tool(
 
 @dataclass(frozen=True)
 class _Calls:
-    """What the tool does when it is called; `keys` are those of a filter, None for any.
+    """The tool's function; `keys` are the metadata keys that a filter may use, None for any.
 
-    LangGraph gives its state to an argument named `runtime`, and the model cannot.
+    LangGraph passes its state to an argument named `runtime`; the model cannot set that argument.
     """
 
     search: DocumentSearch
@@ -294,7 +297,7 @@ class _Calls:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """A search that fails is told to the model; what is set up wrongly is told to the programmer."""
+    """Turn a failure of the search into a ToolException for the model. Setup errors are raised to the programmer."""
     try:
         yield
     except Exception as error:

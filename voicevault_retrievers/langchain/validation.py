@@ -1,4 +1,4 @@
-"""What every model of this package shares: options that are checked, and a part that is made of them."""
+"""The base class of this package's pydantic models: checked options, and the component built from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.errors import ConfigError, unknown
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
-"""A filter that stays as it was given, whatever becomes of what it was made of."""
+"""A filter that is copied, so that later changes of the caller's dict do not reach it."""
 
 
 class _AsGiven:
@@ -24,11 +24,11 @@ class _AsGiven:
 
 
 AS_GIVEN = _AsGiven()
-"""Annotation of an option that stays as it is given: `_check` says what is wrong with it."""
+"""Annotation of an option that pydantic does not validate: `_check` says what is wrong with it."""
 
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
-# Read at each call, so that what is made stays as it is when they change.
+# Read at each call: changing one of these does not need a new pipeline.
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
 
 
@@ -55,24 +55,24 @@ _ELSEWHERE = {
     "search_type": "a channel, `store.as_retriever(search_type=...)`",
     "weights": "`fusion=Fusion(weights={...})`, by channel name",
 }
-"""Where options are that belong to a group or a part, and what those of langchain-classic's classes are called."""
+"""Where an option of another group or component, or of langchain-classic's classes, is set in this package."""
 
 
 class MadeParts(Parts):
-    """What was made of options, by name.
+    """The components built from options, by name.
 
-    LangChain makes a retriever anew for each call with a configured field; the new one shares what the old one has
-    opened. It is no part of a recipe: any two are equal.
+    LangChain copies a retriever for each call with a configured field; the copy shares what the original has opened.
+    `made` does not count when retrievers are compared: any two MadeParts are equal.
     """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MadeParts)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
 
 class Checked(BaseModel, Generic[T]):
-    """A model whose options raise ConfigError where they are wrong or misspelt."""
+    """A model that raises ConfigError for wrong or misspelt options."""
 
     model_config = STRICT
     made: Annotated[MadeParts, AS_GIVEN] = Field(default_factory=MadeParts, exclude=True, repr=False)
@@ -86,27 +86,27 @@ class Checked(BaseModel, Generic[T]):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """True: what is made of plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
+        """True: a model with plain options can be dumped and loaded; see LangChain's `dumpd` and `load`."""
         return True
 
     @classmethod
     def get_lc_namespace(cls) -> list[str]:
-        """Where users import the class from, which dumps carry: the module that it stands in may change."""
+        """The public import path of the class, which dumps carry: the module that defines it may change."""
         return ["voicevault_retrievers", "langchain"]
 
     def __repr_str__(self, join_str: str) -> str:
-        text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic has it of another class
+        text: str = super().__repr_str__(join_str)  # type: ignore[misc]  # pydantic inherits it from another class
         return mask_credentials(text)
 
     def _check(self) -> None:
-        """Raises ConfigError where options do not go together."""
+        """Raise ConfigError where options do not go together."""
 
     @abstractmethod
     def _build(self) -> T:
-        """Make, of the options, what does the work."""
+        """Build the component from the options."""
 
     def _built(self) -> T:
-        """What `_build` makes; again after a change of options."""
+        """The built component; it is built again after a change of options."""
         return self.made.get(type(self).__name__, self._options(), self._build)
 
     def _is_built(self) -> bool:

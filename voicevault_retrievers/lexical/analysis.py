@@ -1,4 +1,4 @@
-"""One face for every kind of analyzer."""
+"""One interface to all kinds of analyzers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class PlainWords:
-    """Warns once where a channel expects words as they are and its analyzer stems them."""
+    """Warns once where a channel expects unstemmed words and its analyzer stems."""
 
     def __init__(self, channel: str) -> None:
         self._channel = channel
         self._told = False
 
     def check(self, analyzer: AnyAnalyzer) -> None:
-        """Warn in the log, the first time, where the analyzer stems."""
+        """Log a warning, at the first call, where the analyzer stems."""
         if self._told or not isinstance(analyzer, Analyzer) or analyzer.language is None or not analyzer.stemming:
             return
         self._told = True
@@ -42,14 +42,14 @@ def analyse(analyzer: AnyAnalyzer, texts: Sequence[str]) -> Analyzed:
 
 
 def query_terms(analyzer: AnyAnalyzer, text: str, tags: str) -> list[QueryTerm]:
-    """The terms of a query for an index whose terms carry these tags."""
+    """The terms of a query for an index with the given language tags."""
     if isinstance(analyzer, Analyzer | CustomAnalyzer):
         return analyzer.query(text, tags)
     return [QueryTerm(term, (term,)) for term in analyzer(text)]
 
 
 def weighed_terms(analyzer: AnyAnalyzer, wording: Variant, tags: str) -> tuple[list[QueryTerm], Mapping[Forms, float]]:
-    """The terms of a wording as of `query_terms`, repeats kept, and how often each counts in all."""
+    """The terms of a wording as from `query_terms`, with repeats, and the total weight of each term."""
     asked: list[QueryTerm] = []
     counts: dict[Forms, float] = {}
     for text, count in ({wording.text: 1} if wording.terms is None else wording.terms).items():

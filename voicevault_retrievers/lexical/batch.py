@@ -1,4 +1,4 @@
-"""Many queries at once over one segment: what they share is done once, and the loops run on two threads."""
+"""Many queries at once over one segment: shared work is done once, and the loops run on two threads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ THREADS = 2
 
 @dataclass(frozen=True, eq=False)
 class QueryBatch:
-    """The terms of all queries, one after the other, each query's distinct ones in its order.
+    """The terms of all queries in one flat array; each query has its distinct terms in order.
 
-    `places` are those of the terms in `asked`, `counts` how often the query has each, `ends` where each query's end.
+    `places` are the positions of the terms in `asked`, `counts` the terms' frequencies in their query, `ends` where
+    each query's terms end.
     """
 
     asked: WeightedQuery
@@ -47,11 +48,11 @@ class QueryBatch:
 
     @cached_property
     def forms_of(self) -> Numbers:
-        """In how many forms the segment has each term."""
+        """The number of forms that the segment has of each term."""
         return np.bincount(self.asked.segments[0].places, minlength=len(self.asked.terms))
 
     def forms(self) -> tuple[Numbers, Floats, Numbers]:
-        """The segment's numbers of all terms in all forms, the weight of each, and where each query's end."""
+        """The segment's number and the weight of every form of every term, and where each query's forms end."""
         weighed = self.asked.segments[0]
         numbers = np.array(weighed.numbers, dtype=np.int64)
         each = self.forms_of
@@ -63,14 +64,14 @@ class QueryBatch:
         return numbers[at], weights, np.append(0, ends)[self.ends]
 
     def terms(self, query: int) -> Sequence[int]:
-        """The places of a query's terms."""
+        """The positions of a query's terms in `asked`."""
         places: Sequence[int] = self.places[self.ends[query - 1] if query else 0 : self.ends[query]].tolist()
         return places
 
 
 @dataclass(frozen=True, eq=False)
 class BatchResult(Sequence[Sequence[Scored]]):
-    """For each query what was found, best first: arrays, until it is asked for."""
+    """The hits of each query, best first, kept as arrays; `Scored` hits are made when a query is read."""
 
     segment: IndexSegment
     batch: QueryBatch
@@ -104,7 +105,7 @@ class BatchResult(Sequence[Sequence[Scored]]):
 def search(
     segment: IndexSegment, everything: Population, queries: Sequence[Sequence[Term]], k: int, formula: Formula
 ) -> BatchResult | None:
-    """The best k of each query; None where the formula or a weight needs more than the compiled loops can do."""
+    """The best k chunks of each query; None where the compiled loops do not support the formula or a weight."""
     postings = segment.postings
     forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
     distinct = tuple(dict.fromkeys(term for terms in forms for term in terms))

@@ -31,12 +31,12 @@ from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
 
 GROWTH = 4
-"""How many times more chunks are looked at where too few of them meet the demands of a query's operators."""
+"""The factor by which the search depth grows while too few chunks satisfy a query's operators."""
 
 
 @dataclass(frozen=True)
 class QueryReading:
-    """A wording as an index reads it: its words, its terms there, and what operators demand."""
+    """A wording analysed for an index: its words, its terms in the index, and the demands of its operators."""
 
     index: LexicalIndex
     words: Sequence[QueryTerm]
@@ -44,13 +44,13 @@ class QueryReading:
     demands: Demands | None
 
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
-        """The scores of those of the given chunks that a search could find; 0 where no term matches."""
+        """The scores of those given chunks that a search could find; 0 where no term matches."""
         left = self.demands.passing(self.index.segments, ids) if self.demands else ids
         return self.index.scored(self.asked, left, passing)
 
 
 class Matches(Listing[Match]):
-    """What a wording found, and how it was read."""
+    """The matches of a wording, with the reading of the wording."""
 
     def __init__(self, reading: QueryReading, found: Listing[Scored]) -> None:
         super().__init__(found.ids, found.scores, self._match)
@@ -67,9 +67,9 @@ class Matches(Listing[Match]):
 
 
 class KeywordScan:
-    """The exact score of any chunk, by the terms that a search has looked up; `found` are the matches of each wording.
+    """The exact score of any chunk, with the terms that a search has already looked up.
 
-    Without them the terms are looked up now.
+    `found` are the matches of each wording; without them, the terms are looked up now.
     """
 
     local = True
@@ -82,22 +82,24 @@ class KeywordScan:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the terms of the query's first wording, each counted as often as it has it; None for none."""
+        """The share of the first wording's term occurrences whose term is in some chunk; None for no terms."""
         return self._readings[0][1].asked.coverage if self._readings else None
 
     @property
     def highest(self) -> float:
-        """What no chunk's score for the query's first wording is above; 0 where it has no terms, or no bound."""
+        """An upper bound of the scores for the first wording; 0 where it has no terms, or the formula no bound."""
         return self._readings[0][1].asked.highest if self._readings else 0.0
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
-        """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
+        """Each chunk's best score over all wordings, 0 where no term matches; none for a chunk that no search could
+        find.
+        """
         return best_of_wordings([(one.weight, reading.scores(ids, self._passing)) for one, reading in self._readings])
 
 
 @dataclass
 class Held:
-    """The snapshot that a channel searches, under each of its names (see `Channel.named`)."""
+    """The snapshot that a channel and its copies under other names search (see `Channel.named`)."""
 
     index: LexicalIndex
 
@@ -106,12 +108,14 @@ class BM25(LeafChannel):
     """BM25 over an index. A chunk is found when it shares a term with the query, whatever its score.
 
     Scores are 0 or more for most formulas, unbounded, higher is better. `analyzer` must be the one that the index was
-    built with. `statistics` "filtered" counts document frequencies and lengths over what passes `Query.where` alone;
-    `Query.require` always does. `exclude_nonpositive` drops chunks that match and score 0 or less.
+    built with. With `statistics` "filtered", document frequencies and lengths count only chunks that pass
+    `Query.where`; they always count only chunks that pass `Query.require`. `exclude_nonpositive` drops matches that
+    score 0 or less.
 
-    With `plain_words` the first search of an index whose words are stems says so in the log.
-    With `operators` a query may say `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. They narrow what
-    is found, and not the statistics, as `where` does. Those of the query's own text hold for its variants too.
+    With `plain_words`, the first search of an index of stems logs a warning.
+
+    With `operators`, a query may contain `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. Operators
+    narrow the result, like `where`, and not the statistics. Those of the query's own text also apply to its variants.
     """
 
     local = computes = True
@@ -143,16 +147,16 @@ class BM25(LeafChannel):
 
     @property
     def plain_words(self) -> bool:
-        """Whether a warning says where the analyzer of an index is of no use to its queries."""
+        """Whether a warning is logged where the index was built with a stemming analyzer."""
         return self._plain is not None
 
     @classmethod
     def from_chunks(
         cls, chunks: Iterable[Chunk], analyzer: AnyAnalyzer | None = None, *, backend: str = "auto", **options: Any
     ) -> BM25:
-        """BM25 over chunks held in memory, but for parents.
+        """BM25 over chunks held in memory, without parents.
 
-        `backend` is as of `LexicalIndex`, `options` are those of the constructor.
+        `backend` is as for `LexicalIndex`, `options` are those of the constructor.
         """
         rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         chosen = Analyzer() if analyzer is None else analyzer
@@ -163,10 +167,10 @@ class BM25(LeafChannel):
     def from_rank_bm25(
         cls, ranker: Any, chunks: Sequence[Chunk], tokenizer: Tokenizer | None = None, **options: Any
     ) -> BM25:
-        """BM25 over what a rank-bm25 object holds, with its scores; `chunks` are its documents, in its order.
+        """BM25 over the contents of a rank-bm25 object, with the same scores; `chunks` are its documents, in its order.
 
-        `tokenizer` must be what the documents were split with; without one it is the object's own, else `str.split`.
-        Raises ConfigError where the numbers of documents differ or the object is of another class.
+        `tokenizer` must be the one that split the documents; the default is the object's own, else `str.split`. Raises
+        ConfigError where the numbers of documents differ, or the object is of another class.
         """
         formula = _formula_of_ranker(ranker)
         if len(chunks) != len(ranker.doc_freqs):
@@ -186,18 +190,18 @@ class BM25(LeafChannel):
 
     @property
     def held(self) -> Held:
-        """What this channel and its twins of other names search."""
+        """The holder of the snapshot, shared with copies of this channel under other names."""
         return self._held
 
     def add(self, chunks: Iterable[Chunk]) -> None:
-        """Add chunks, which are found at once; those whose id is here already take the other's place.
+        """Add chunks, which can be found at once. A chunk replaces an earlier chunk of the same id.
 
-        Parents are not added: they are read, and not searched.
+        Parents are not added, as they are not searched.
         """
         self.adding(chunks)()
 
     def adding(self, chunks: Iterable[Chunk]) -> Callable[[], None]:
-        """Analyse chunks; what is returned adds them."""
+        """Analyse chunks, and return a function that adds them."""
         given = {chunk.id: chunk for chunk in chunks}
         searched = [chunk for chunk in given.values() if not chunk.is_parent]
         analyzed = self._analyse([chunk.text for chunk in searched])
@@ -209,7 +213,7 @@ class BM25(LeafChannel):
         return commit
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Delete chunks; how many were here. Their terms no longer count in any score."""
+        """Delete chunks, and return how many were in the index. Their terms no longer count in any score."""
         with self._writing:
             before = len(self.index)
             self._held.index = self.index.removed([ids] if isinstance(ids, str) else ids, self._analyse)
@@ -227,7 +231,7 @@ class BM25(LeafChannel):
         if isinstance(queries, str):
             raise ConfigError(f"queries is a list of strings; a single one goes in a list: [{queries!r}]")
         index = self.index
-        if self.operators:  # each narrows the search in its own way
+        if self.operators:  # each query's operators narrow its own search
             found: Iterable[Sequence[Scored]] = [
                 self._find(index, Query(text), Variant(text), k).found for text in queries
             ]
@@ -241,7 +245,7 @@ class BM25(LeafChannel):
         return KeywordScan(self, query, found)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
-        """The terms of a chunk's score for the query's own text, which add up to it."""
+        """The terms' contributions to a chunk's score for the query's own text; they add up to the score."""
         query, index = as_query(query), self.index
         reading = self.reading(index, query, query.original)
         if reading.demands and not reading.demands.passing(index.segments, [chunk_id]):
@@ -250,7 +254,7 @@ class BM25(LeafChannel):
         return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _find(self, index: LexicalIndex, query: Query, wording: Variant, k: int) -> Matches:
-        """What a wording finds; asked for more, while too little of it meets the demands."""
+        """The matches of a wording. Searches deeper while too few hits satisfy its operators."""
         reading = self.reading(index, query, wording)
         passing, demands = both(query.require, query.where), reading.demands
         search = partial(index.best, reading.asked, passing=passing, positive=self.exclude_nonpositive)
@@ -267,7 +271,7 @@ class BM25(LeafChannel):
             seen, depth = depth, GROWTH * depth
 
     def reading(self, index: LexicalIndex, query: Query, wording: Variant) -> QueryReading:
-        """A wording's terms, looked up in an index, and what its operators and the query's demand."""
+        """A wording's terms, looked up in an index, with the demands of its own operators and the query's."""
         if self._plain is not None and len(index):
             self._plain.check(self.analyzer)
         counting = counting_of(query.where, query.require, self.statistics == "filtered")
@@ -290,7 +294,7 @@ class BM25(LeafChannel):
 
 
 def formula_of(formula: Formula | str) -> Formula:
-    """A formula by its name in `FORMULAS`, with its default constants, or as given."""
+    """A formula by its name in `FORMULAS`, with default constants; a Formula is returned as it is."""
     if isinstance(formula, Formula):
         return formula
     if formula not in FORMULAS:

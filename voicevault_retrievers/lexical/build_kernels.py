@@ -1,4 +1,4 @@
-"""Loops that build postings. Imported where they are called only, since importing numba takes half a second."""
+"""Compiled loops that build postings. Imported only on use, since importing numba takes half a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voicevault_retrievers._support.compiled import compiled
 
 @compiled
 def count(terms: Any, ends: Any, ranks: Any, first: Any, last: Any, counts: Any, runs: Any) -> None:
-    """Postings and runs of each term among the documents from `first` to `last`."""
+    """Count the postings and runs of each term in the documents from `first` to `last`."""
     seen = np.full(len(counts), -1, np.int64)
     at = ends[first - 1] if first else 0
     for document in range(first, last):
@@ -30,7 +30,7 @@ def fill(
     terms: Any, ends: Any, ranks: Any, first: Any, last: Any,
     next_posting: Any, next_run: Any, blocks: Any, starts: Any, low: Any, frequencies: Any, most: Any,
 ) -> bool:  # fmt: skip
-    """Write those postings and runs; false where a frequency is above `most`."""
+    """Write the postings and runs that `count` counted; false where a frequency is above `most`."""
     seen = np.full(len(next_posting), -1, np.int64)
     at = ends[first - 1] if first else 0
     for document in range(first, last):
@@ -56,7 +56,7 @@ def fill(
 
 @compiled
 def bound(held: Any, bounded: Any, bounds: Any) -> None:
-    """For each class of frequencies the highest and the smallest length, of each of the given terms."""
+    """For each given term and class of frequencies, find the highest frequency and the smallest length."""
     for row in range(len(bounded)):
         term = bounded[row]
         for run in range(held.term_runs[term], held.term_runs[term + 1]):

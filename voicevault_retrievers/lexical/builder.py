@@ -1,4 +1,4 @@
-"""Makes postings: from analysed documents, and from other postings."""
+"""Builds postings from analysed documents, or merges other postings."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from voicevault_retrievers.text.analyzed_texts import Analyzed
 T = TypeVar("T")
 
 SLICE = 1 << 22
-"""Postings that are looked at together, which bounds the memory that building takes."""
+"""The number of postings processed at once, which bounds the memory of a build."""
 
 
 def loops() -> ModuleType:
-    """The compiled ones; MissingExtraError without numba."""
+    """The compiled loops; MissingExtraError without numba."""
     from voicevault_retrievers.lexical import build_kernels
 
     return build_kernels
 
 
 class Inverted(NamedTuple):
-    """The runs and postings of sorted terms, as `Postings` has them."""
+    """The runs and postings of sorted terms, laid out as in `Postings`."""
 
     term_runs: NDArray[Any]
     run_blocks: NDArray[Any]
@@ -49,7 +49,7 @@ class Inverted(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """Postings to merge: where each of their documents goes, and which are live (None for all)."""
+    """Postings to merge, with the new ordinal of each document, and which documents are live (None for all)."""
 
     postings: PostingsSource
     places: Numbers
@@ -57,7 +57,7 @@ class Moved(NamedTuple):
 
 
 def build(analyzed: Analyzed, *, compiled: bool = False) -> Postings:
-    """Postings of documents in the order of their ordinals; `compiled` makes the same ones with numba."""
+    """The postings of documents in the order of their ordinals. `compiled` builds the same postings with numba."""
     encoded = [term.encode("utf-8", "surrogatepass") for term in analyzed.vocabulary]
     used = np.bincount(analyzed.terms, minlength=len(encoded)) > 0
     order = sorted(np.flatnonzero(used).tolist(), key=encoded.__getitem__)
@@ -80,7 +80,7 @@ def build(analyzed: Analyzed, *, compiled: bool = False) -> Postings:
 def merge(sources: Sequence[Moved], total: int) -> Postings:
     """The postings of the live documents of several segments, at their new places among `total` ordinals.
 
-    Terms that no live document has are left out.
+    Terms that no live document contains are left out.
     """
     union = sorted({term for source in sources for term in source.postings.vocabulary()})
     rank = {term: number for number, term in enumerate(union)}
@@ -105,13 +105,13 @@ def merge(sources: Sequence[Moved], total: int) -> Postings:
 
 
 def _counted(pairs: Numbers) -> tuple[Numbers, Numbers]:
-    """The distinct values of a sorted array, and how often each is there."""
+    """The distinct values of a sorted array, and their counts."""
     begins = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1]))[: len(pairs)])
     return pairs[begins], np.diff(begins, append=len(pairs))
 
 
 def _sorted(key: Numbers, frequency: Unsigned) -> tuple[Numbers, Unsigned]:
-    """Both in order of the key. As one number where they fit, which sorts many times faster."""
+    """Both arrays sorted by key. Packing both into one number, where they fit, sorts many times faster."""
     bits = int(frequency.max(initial=0)).bit_length()
     if int(key.max(initial=0)).bit_length() + bits > 62:
         order = np.argsort(key)
@@ -129,7 +129,7 @@ def _assemble(
     lengths: Numbers,
     languages: NDArray[Any],
 ) -> Postings:
-    """Postings of sorted terms from triples in order of term, then ordinal; every term has at least one."""
+    """Postings of sorted terms from triples in order of term, then ordinal; every term has at least one triple."""
     blocks = ordinals >> BLOCK_BITS
     begins = np.flatnonzero(np.concatenate(([True], (np.diff(terms) != 0) | (np.diff(blocks) != 0)))[: len(terms)])
     inverted = Inverted(
@@ -150,7 +150,7 @@ def _finish(
     *,
     compiled: bool = False,
 ) -> Postings:
-    """Postings whose runs are known; adds what is derived, and takes the smallest types."""
+    """Postings from their runs: adds derived arrays, and narrows the types."""
     term_runs, run_blocks, run_starts, low, frequencies = inverted
     without_bounds = Postings(
         terms=np.frombuffer(b"".join(vocabulary), dtype=np.uint8),
@@ -170,13 +170,13 @@ def _finish(
 
 
 def _smallest(values: NDArray[Any], least: type = np.uint16) -> NDArray[Any]:
-    """As the smallest unsigned type that holds them, from `least` on: loops are compiled anew for other types."""
+    """The values in the smallest unsigned type that holds them, from `least` on: each type compiles other loops."""
     kind = np.promote_types(least, np.min_scalar_type(int(values.max(initial=0))))
     return values.astype(kind, copy=False)
 
 
 def _places(ascending: NDArray[Any]) -> NDArray[Any]:
-    """As four bytes each, where that is enough; else eight."""
+    """The values in four bytes each where that is enough, else in eight."""
     last = int(ascending[-1]) if len(ascending) else 0
     return ascending.astype(np.uint32 if last < 1 << 32 else np.int64, copy=False)
 
@@ -187,7 +187,7 @@ def _keys(vocabulary: Iterable[bytes]) -> NDArray[np.uint64]:
 
 
 def _bounded(postings: Postings, compiled: bool) -> Postings:
-    """With the bounds of the terms that many documents have."""
+    """The postings with bounds for the terms that many documents contain."""
     counts = postings.counts(np.arange(len(postings.term_ends)))
     bounded = np.flatnonzero(counts >= BOUNDED)
     bounds = np.zeros((len(bounded), len(CLASSES) + 1, 2), dtype=np.uint32)
@@ -213,7 +213,7 @@ def _slices(ends: Numbers) -> Iterator[tuple[int, int]]:
 
 
 def _bounds(postings: Postings, first: int, last: int) -> NDArray[np.uint32]:
-    """The bounds of a range of terms, shape (terms, classes, 2)."""
+    """The bounds of a range of terms, of shape (terms, classes, 2)."""
     runs = postings.term_runs[first : last + 1]
     starts = postings.run_starts[runs]
     span = slice(int(starts[0]), int(starts[-1]))
@@ -234,7 +234,7 @@ def _bounds(postings: Postings, first: int, last: int) -> NDArray[np.uint32]:
 
 
 def _invert(analyzed: Analyzed, ranks: NDArray[np.uint32], size: int) -> Inverted:
-    """The arrays of runs and postings, by counting: both halves of the documents at once, on two threads."""
+    """The arrays of runs and postings by counting sort; two threads handle one half of the documents each."""
     run = loops()
     middle = (len(analyzed) >> BLOCK_BITS) // 2 << BLOCK_BITS
     halves = [(0, middle), (middle, len(analyzed))] if middle else [(0, len(analyzed))]
@@ -252,7 +252,7 @@ def _invert(analyzed: Analyzed, ranks: NDArray[np.uint32], size: int) -> Inverte
 def _filled(
     stream: tuple[Any, ...], halves: Sequence[tuple[int, int]], counts: Numbers, runs: Numbers, kind: type
 ) -> Inverted | None:
-    """Runs and postings with frequencies of this type; None where one does not fit."""
+    """Runs and postings with frequencies of this type; None where a frequency does not fit."""
     next_posting, next_run = _starts(counts), _starts(runs)
     term_runs = np.append(next_run[0], runs.sum())
     blocks, starts = np.empty(int(runs.sum()), np.uint16), np.empty(int(runs.sum()) + 1, np.int64)
@@ -267,7 +267,7 @@ def _filled(
 
 
 def _starts(counts: Numbers) -> Numbers:
-    """Where each half's part of each term begins, when terms follow one another and the halves within a term."""
+    """The start of each half's part of each term, where a term's halves are adjacent."""
     ends = np.cumsum(counts.T.ravel()).reshape(counts.T.shape).T
     return np.ascontiguousarray(ends - counts)
 

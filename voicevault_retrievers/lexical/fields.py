@@ -1,12 +1,13 @@
-"""BM25F: keyword search in chunks of several fields, where a word in a title may say more than one in the text.
+"""BM25F: keyword search in chunks of several fields, with a weight per field, such as a higher one for titles.
 
 Zaragoza et al. (2004), "Microsoft Cambridge at TREC-13: Web and HARD tracks"; Robertson, Zaragoza (2009), "The
-Probabilistic Relevance Framework: BM25 and Beyond", section 3.6. What a term adds to a chunk's score, higher is better:
+Probabilistic Relevance Framework: BM25 and Beyond", section 3.6. A term's contribution to a chunk's score, higher is
+better:
 
     f~ = sum over fields of weight * f / (1 - b + b * L / avgL),    idf * f~ / (k1 + f~)
 
-with b, the length L and its mean avgL those of the field, and Lucene's idf over the chunks that have the term in any
-field. The frequencies are added before k1 bends them, so that a term in two fields is not taken for two terms.
+b, the length L and its mean avgL are those of the field. idf is Lucene's, over the chunks that contain the term in any
+field. The frequencies are added before the saturation by k1, so that a term in two fields does not count as two terms.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from voicevault_retrievers.text.analyzed_texts import tags_of
 
 TEXT = "text"
 FIELDS = {"title": 3.0, TEXT: 1.0}
-"""What `from_chunks` takes: the weight of titles that did best on the training queries of SciFact."""
+"""The default fields of `from_chunks`. The title's weight did best on the training queries of SciFact."""
 
 B = 0.75
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """A field's postings, its weight, and how much its length counts (b, in [0, 1])."""
+    """A field's postings, its weight, and its length normalisation b, in [0, 1]."""
 
     name: str
     postings: Postings
@@ -59,10 +60,10 @@ class Field:
 
 @dataclass(frozen=True)
 class FieldScore:
-    """What a term in one field adds to a chunk's score: that field's share of `count * idf * f~ / (k1 + f~)`.
+    """A term's contribution to a chunk's score in one field: the field's share of `count * idf * f~ / (k1 + f~)`.
 
-    `count` is how often the query has the term, `frequency` how often the field, `document_frequency` in how many
-    chunks it is, in any field; `norm` is the field's length norm.
+    `count` is the term's frequency in the query, `frequency` that in the field, `document_frequency` the number of
+    chunks with the term in any field; `norm` is the field's length norm.
     """
 
     term: str
@@ -76,7 +77,7 @@ class FieldScore:
 
 
 class _Part(NamedTuple):
-    """A term in one field: the chunks that have it there, how often, their length norms, and their part of `f~`."""
+    """A term in one field: the chunks that contain it, its frequencies, their length norms, and their parts of `f~`."""
 
     field: str
     ordinals: Ordinals
@@ -86,9 +87,9 @@ class _Part(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """A term of a query: the chunks that have it in any field, and their `f~`.
+    """A term of a query: the chunks that contain it in any field, and their `f~`.
 
-    `times` is how often the query has it, `frequency` how many chunks that count have it.
+    `times` is the term's frequency in the query, `frequency` the number of counted chunks that contain it.
     """
 
     asked: QueryTerm
@@ -103,8 +104,9 @@ class _Term(NamedTuple):
 class BM25F(LeafChannel):
     """BM25F over chunks held in memory. A chunk is found when it shares a term with the query, in any field.
 
-    Scores are above 0, unbounded, higher is better. All fields' postings are of the same rows. `statistics` "filtered"
-    counts document frequencies and lengths over what passes `Query.where` alone; `Query.require` always does.
+    Scores are above 0, unbounded, higher is better. The postings of all fields cover the same rows. With `statistics`
+    "filtered", document frequencies and lengths count only chunks that pass `Query.where`; they always count only
+    chunks that pass `Query.require`.
     """
 
     def __init__(
@@ -140,8 +142,8 @@ class BM25F(LeafChannel):
     ) -> BM25F:
         """BM25F over the fields with these weights; `FIELDS` where none are given.
 
-        "text" is a chunk's text, any other field a key of its metadata: a string or a list of strings, empty where it
-        is missing. `b` is the same for all fields or a mapping; `options` are those of the constructor.
+        "text" is a chunk's text. Any other field is a key of its metadata: a string or a list of strings, empty where
+        it is missing. `b` is a number for all fields, or a mapping; `options` are those of the constructor.
         """
         rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         weights = FIELDS if fields is None else fields
@@ -166,7 +168,7 @@ class BM25F(LeafChannel):
         return FieldScan(self, query)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[FieldScore]:
-        """The parts of a chunk's score for the query's own text, by term and field, which add up to it.
+        """The contributions to a chunk's score for the query's own text, by term and field; they add up to the score.
 
         Empty where a search would not find the chunk.
         """
@@ -196,11 +198,11 @@ class BM25F(LeafChannel):
         ]
 
     def _look(self, query: Query, wording: Variant) -> list[_Term]:
-        """The distinct terms of a wording that some chunk has that counts, in their order."""
+        """The distinct terms of a wording that some counted chunk contains, in order."""
         return [term for term in self._terms(query, wording) if term.frequency]
 
     def _terms(self, query: Query, wording: Variant) -> list[_Term]:
-        """All distinct terms of a wording, in their order."""
+        """All distinct terms of a wording, in order."""
         counting = counting_of(query.where, query.require, self.statistics == "filtered")
         chosen = self.rows.selection(counting)
         means = [_mean(field.postings, chosen) for field in self.fields]
@@ -225,14 +227,14 @@ class BM25F(LeafChannel):
         return _Term(asked, count, frequency, self.formula.idf(frequency, total), ordinals, pseudo, parts)
 
     def _scores(self, terms: Iterable[_Term]) -> Floats:
-        """The score of each row; 0 where it has none of the terms."""
+        """The score of each row; 0 where it contains none of the terms."""
         scores = np.zeros(len(self.rows))
         for term in terms:
             scores[term.ordinals] += term.times * term.idf * (term.pseudo / (self.formula.k1 + term.pseudo))
         return scores
 
     def _told(self, term: _Term, at: int) -> Iterator[FieldScore]:
-        """What a term gives to a row, by field."""
+        """A term's contributions to a row's score, by field."""
         pseudo = float(term.pseudo[term.ordinals == at].sum())
         for field, ordinals, frequencies, norms, parts in term.parts:
             for f, norm, part in zip(*(of[ordinals == at].tolist() for of in (frequencies, norms, parts)), strict=True):
@@ -265,12 +267,14 @@ class FieldScan:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the distinct terms of the query's first wording that some chunk has; None for none."""
+        """The share of the first wording's distinct terms that some counted chunk contains; None for no terms."""
         terms = self._terms[0][1] if self._terms else []
         return sum(term.frequency > 0 for term in terms) / len(terms) if terms else None
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
-        """The best score of any wording, 0 where no term matches; none for a chunk that a search could not find."""
+        """Each chunk's best score over all wordings, 0 where no term matches; none for a chunk that no search could
+        find.
+        """
         places = self._channel.rows.places(ids, self._passing)
         found = [(weight, self._channel._scores(t for t in terms if t.frequency)) for weight, terms in self._terms]
         return best_of_wordings(

@@ -1,8 +1,8 @@
-"""The BM25 family. Each scores one term of one document: `idf * tf`, higher is better.
+"""The BM25 family of formulas. Each scores one term of one document: `idf * tf`, higher is better.
 
-Symbols as in the papers: N documents, n of them with the term, f its frequency in the document, L the document's
-length and avgL the mean length, in terms. Trotman, Puurula, Burgess (2014), "Improvements to BM25 and language models
-examined", and Kamphuis et al. (2020), "Which BM25 do you mean?", set them side by side.
+Symbols as in the papers: N documents, n of them contain the term, f its frequency in the document, L the document's
+length and avgL the mean length, in terms. For comparisons see Trotman, Puurula, Burgess (2014), "Improvements to BM25
+and language models examined", and Kamphuis et al. (2020), "Which BM25 do you mean?".
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from voicevault_retrievers.errors import ConfigError
 Floats: TypeAlias = NDArray[np.float64]
 
 LEAST = 1e-200
-"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
+"""The least score of a match, before its weight, so that a sum of 0 means "no match"."""
 
 
 class Curve(NamedTuple):
-    """`tf = (alpha * f + beta * norm) / (f + gamma * norm) + add`, the shape that every variant has.
+    """`tf = (alpha * f + beta * norm) / (f + gamma * norm) + add`, the common shape of the variants.
 
-    It rises with f and falls with the norm, which is what pruning relies on.
+    It rises with f and falls with the norm, which pruning relies on.
     """
 
     alpha: float
@@ -38,7 +38,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Formula:
-    """One variant: k1 bends the frequency's curve, b in [0, 1] weighs the length."""
+    """One variant: k1 sets the saturation of the frequency, b in [0, 1] the length normalisation."""
 
     k1: float = 1.5
     b: float = 0.75
@@ -50,11 +50,11 @@ class Formula:
             raise ConfigError(f"b is between 0 and 1, not {self.b!r}")
 
     def idf(self, n: int, total: int) -> float:
-        """The weight of a term that n of `total` documents have."""
+        """The weight of a term that n of `total` documents contain."""
         raise NotImplementedError
 
     def floor(self, histogram: Callable[[], Iterable[tuple[int, int]]], total: int) -> float | None:
-        """What replaces a negative idf, given how many terms (second) have which n (first); None keeps it."""
+        """The replacement for a negative idf, from pairs of n and the number of terms with that n; None keeps it."""
         return None
 
     def curve(self) -> Curve | None:
@@ -75,13 +75,13 @@ class Formula:
         return 1 - self.b + self.b * np.asarray(lengths, dtype=np.float64) / mean_length
 
     def absent(self) -> float:
-        """`tf` at f = 0: what a document that matches other terms gets for one that it lacks."""
+        """`tf` at f = 0: the weight of a missing term in a document that matches other terms."""
         return 0.0
 
 
 @dataclass(frozen=True)
 class Lucene(Formula):
-    """Lucene's, the default: idf is never negative. Robertson, Zaragoza (2009), without the constant k1 + 1."""
+    """Lucene's formula, the default: idf is never negative. Robertson, Zaragoza (2009), without the constant k1 + 1."""
 
     def idf(self, n: int, total: int) -> float:
         return math.log(1 + (total - n + 0.5) / (n + 0.5))
@@ -92,7 +92,7 @@ class Lucene(Formula):
 
 @dataclass(frozen=True)
 class Robertson(Formula):
-    """Robertson et al. (1994), Okapi at TREC-3: idf is 0 for a term in half of the documents or more."""
+    """Robertson et al. (1994), Okapi at TREC-3: idf is 0 for a term in at least half of the documents."""
 
     def idf(self, n: int, total: int) -> float:
         return math.log(max(1.0, (total - n + 0.5) / (n + 0.5)))
@@ -132,9 +132,9 @@ class Okapi(Formula):
 
 @dataclass(frozen=True)
 class BM25L(Formula):
-    """Lv, Zhai (2011), "When documents are very long, BM25 fails!", as bm25s has it.
+    """Lv, Zhai (2011), "When documents are very long, BM25 fails!", as in bm25s.
 
-    The paper's `(k1 + 1) * (c + delta) / (k1 + c + delta)` with `c = f / norm`, multiplied out by the norm.
+    The paper's `(k1 + 1) * (c + delta) / (k1 + c + delta)` with `c = f / norm`, expanded by the norm.
     """
 
     delta: float = 0.5
@@ -156,7 +156,7 @@ class BM25L(Formula):
 
 @dataclass(frozen=True)
 class RankBM25L(BM25L):
-    """rank-bm25's BM25L, which multiplies by the frequency once more than the paper does."""
+    """rank-bm25's BM25L, which multiplies by the frequency once more than the paper."""
 
     def curve(self) -> Curve | None:
         return None
@@ -170,7 +170,7 @@ class RankBM25L(BM25L):
 
 @dataclass(frozen=True)
 class BM25Plus(Formula):
-    """Lv, Zhai (2011), "Lower-bounding term frequency normalization", as bm25s has it."""
+    """Lv, Zhai (2011), "Lower-bounding term frequency normalization", as in bm25s."""
 
     delta: float = 1.0
 

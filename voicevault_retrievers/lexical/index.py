@@ -1,7 +1,7 @@
-"""Searches a collection of segments under statistics that are always those of its live chunks.
+"""Searches a collection of segments with the statistics of its live chunks.
 
-Document frequencies, lengths and counts are integers, so adding and then deleting a chunk leaves every score as it
-was, to the bit, and many segments score as one.
+Document frequencies, lengths and counts are integers. So adding and then deleting a chunk restores every score to the
+bit, and many segments score like one.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ A = TypeVar("A")
 
 BACKENDS = ("auto", "numpy", "numba")
 COMPILED_FROM = 200_000
-"""Postings from which an index is large: it is built with numba, where that is installed, and soon searched with it."""
+"""The number of postings from which an index is large: numba, where installed, builds it and soon searches it."""
 
 
 @dataclass(frozen=True)
 class TermScore:
-    """One term's part in a chunk's score: `contribution = count * idf * tf`, 0 or more for most formulas.
+    """One term's contribution to a chunk's score: `contribution = count * idf * tf`, 0 or more for most formulas.
 
-    BM25L and BM25+ also give something to a chunk for a term that it lacks.
-    `count` is how often the query has the term, `frequency` how often the chunk, `document_frequency` in how many
-    chunks it is; `norm` is the chunk's length norm.
+    BM25L and BM25+ also add a contribution for a term that the chunk lacks.
+
+    `count` is the term's frequency in the query, `frequency` that in the chunk, `document_frequency` the number of
+    chunks with the term; `norm` is the chunk's length norm.
     """
 
     term: str
@@ -69,12 +70,12 @@ class TermScore:
 
 
 class LexicalIndex:
-    """A snapshot: segments whose live chunks are searched as one collection. `added` and `removed` give another one.
+    """A snapshot of segments whose live chunks are one collection. `added` and `removed` return new snapshots.
 
-    `backend` says what the loops run on: "numba" (extra `fast`), "numpy", or "auto", which takes numba where it is
-    installed and there is enough to search. Both give the same results, bit for bit. A query's term is a string, or
-    the forms of one term in several languages, of which a chunk has one; they count as one term. A mapping says how
-    often each term counts, which need not be a whole number.
+    `backend` selects the loops: "numba" (extra `fast`), "numpy", or "auto", which uses numba where it is installed and
+    the index is large or often searched. Both give the same results, bit for bit. A query's term is a string, or the
+    forms of a term in several languages, which count as one term; a chunk contains one of them. A mapping gives each
+    term's count, which need not be a whole number.
     """
 
     def __init__(self, segments: Iterable[IndexSegment], *, backend: str = "auto") -> None:
@@ -89,7 +90,7 @@ class LexicalIndex:
 
     @classmethod
     def build(cls, rows: Rows, documents: Analyzed | Iterable[Sequence[str]], *, backend: str = "auto") -> LexicalIndex:
-        """One segment; `documents` are the rows' analysed texts, in their order."""
+        """An index of one segment; `documents` are the rows' analysed texts, in order."""
         analyzed = documents if isinstance(documents, Analyzed) else Analyzed.of(documents)
         if len(analyzed) != len(rows):
             raise ConfigError(f"{len(rows)} chunks, and the terms of {len(analyzed)}")
@@ -102,31 +103,31 @@ class LexicalIndex:
         return self.get(chunk_id) is not None
 
     def get(self, chunk_id: str) -> Chunk | None:
-        """The live chunk of this id."""
+        """The live chunk with this id, or None."""
         found = ((segment.rows, segment.rows.ordinal(chunk_id)) for segment in self.segments)
         return next((rows.chunks[at] for rows, at in found if at is not None), None)
 
     @property
     def postings(self) -> int:
-        """How many there are, those of deleted chunks included."""
+        """The number of postings, including those of deleted chunks."""
         return sum(segment.postings.count for segment in self.segments)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the postings, lengths and terms, in memory as on disk."""
+        """The bytes of the postings, lengths and terms, in memory or on disk."""
         return sum(segment.postings.nbytes for segment in self.segments)
 
     def tags(self, counting: Filter | None = None) -> str:
-        """The control characters that terms of the chunks begin with that count (None for all): their languages."""
+        """The language tags (control characters that begin terms) of the chunks that pass `counting`, or of all."""
         found = 0
         for segment in self.segments:
             found |= segment.languages(segment.rows.selection(counting) if counting else None)
         return tags_of(found)
 
     def added(self, chunks: Iterable[Chunk], documents: Analyzed | Iterable[Sequence[str]]) -> LexicalIndex:
-        """The index with chunks more; `documents` are their analysed texts. ConfigError for an id that is here.
+        """The index with chunks added; `documents` are their analysed texts. ConfigError for an id in the index.
 
-        Few of them are searchable at once and become postings later, together with others.
+        Small additions go to the memtable, where they can be found at once, and become postings later.
         """
         analyzed = documents if isinstance(documents, Analyzed) else Analyzed.of(documents)
         new = list(chunks)
@@ -146,9 +147,9 @@ class LexicalIndex:
         return LexicalIndex(merge_policy.tidied((*self.segments, segment)), backend=self.backend)
 
     def removed(self, ids: Iterable[str], analyse: Analyse | None = None) -> LexicalIndex:
-        """The index without these chunks; ids that are not here are passed over.
+        """The index without these chunks; ids that are not in the index are ignored.
 
-        `analyse` gives the terms of their texts as the index was built with them, which saves reading all postings.
+        `analyse` returns the terms of texts as the index was built with them, which saves reading all postings.
         """
         gone = list(dict.fromkeys(ids))
         without = (merge_policy.without(segment, gone, analyse) for segment in self.segments)
@@ -166,11 +167,11 @@ class LexicalIndex:
         positive: bool = False,
         narrow: Callable[[IndexSegment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
-        """The best k chunks that have a term, by falling score, ties by ascending id.
+        """The best k chunks that contain a term, by falling score, ties by ascending id.
 
-        `where` narrows what is found and leaves the statistics those of the whole collection, unless `filtered`;
-        `require` narrows both. `positive` drops what scores 0 or less; `narrow` says which of a
-        segment's rows that pass (None for all) are found.
+        `where` narrows the result and leaves the statistics those of the whole collection, unless `filtered`; `require`
+        narrows both. `positive` drops scores of 0 or less. `narrow` selects, from a segment's passing rows (None for
+        all), the rows that may be found.
         """
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
         return self.best(asked, k, both(require, where), positive=positive, narrow=narrow)
@@ -184,7 +185,7 @@ class LexicalIndex:
         positive: bool = False,
         narrow: Callable[[IndexSegment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
-        """`search`, once the terms are looked up and weighed."""
+        """`search` with terms that are already looked up and weighted."""
         best: Listing[Scored] = merged([], k)
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             if weighed.numbers and k > 0:
@@ -201,7 +202,7 @@ class LexicalIndex:
     ) -> Sequence[Sequence[Scored]]:
         """`search` for each query, on several cores; `options` are those of `search`.
 
-        Chunks are looked up when an item is asked for.
+        The chunks of a query are looked up when its item is read.
         """
         asked = list(queries)
         if k > 0 and not options and len(self.segments) == 1:
@@ -212,11 +213,11 @@ class LexicalIndex:
         return self._searcher.each(lambda terms: self.search(terms, k, formula, **options), asked)
 
     def each(self, task: Callable[[A], T], items: Sequence[A]) -> list[T]:
-        """The task, which searches this index, for each item; on two threads where there is much to search."""
+        """Run a task that searches this index for each item; on two threads where the index is large."""
         return self._searcher.each(task, items) if self.postings >= COMPILED_FROM else [task(item) for item in items]
 
     def warm(self) -> None:
-        """Make the machine code that searches of this index run on, and keep it. MissingExtraError without numba."""
+        """Compile the machine code that searches of this index need, and cache it. MissingExtraError without numba."""
         compiled = LexicalIndex(self.segments, backend="numba")
         for segment in self.segments:
             if isinstance(segment.postings, Postings) and segment.postings.count and segment.rows.count:
@@ -240,7 +241,7 @@ class LexicalIndex:
         return self.scored(asked, ids, both(require, where))
 
     def scored(self, asked: WeightedQuery, ids: Iterable[str], passing: Filter | None) -> dict[str, float]:
-        """`scores`, once the terms are looked up and weighed."""
+        """`scores` with terms that are already looked up and weighted."""
         found: dict[str, float] = {}
         placed = located([segment.rows for segment in self.segments], ids, passing)
         for segment, weighed, places in zip(self.segments, asked.segments, placed, strict=True):
@@ -260,12 +261,12 @@ class LexicalIndex:
         require: Filter | None = None,
         filtered: bool = False,
     ) -> list[TermScore]:
-        """The parts of a chunk's score, in the order of the query's terms; empty where a search would not find it."""
+        """The terms' contributions to a chunk's score, in query order; empty where a search would not find it."""
         asked = self._ask(terms, formula, counting_of(where, require, filtered))
         return self.explained(asked, chunk_id, both(require, where))
 
     def explained(self, asked: WeightedQuery, chunk_id: str, passing: Filter | None) -> list[TermScore]:
-        """`explain`, once the terms are looked up and weighed."""
+        """`explain` with terms that are already looked up and weighted."""
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             for at in segment.rows.places([chunk_id], passing).values():
                 parts = list(_explained(segment, asked, self._searcher.frequencies(segment, asked, weighed, at), at))
@@ -276,7 +277,7 @@ class LexicalIndex:
     def shares(
         self, terms: Terms, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False
     ) -> dict[Forms, float]:
-        """Of those terms that some chunk has that counts, in what share of these chunks each is."""
+        """For each term that some counted chunk contains, the share of the counted chunks that contain it."""
         asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
         return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
 
@@ -287,7 +288,7 @@ class LexicalIndex:
         return [rows.chunks[at] for rows, ordinals in drawn for at in ordinals]
 
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> WeightedQuery:
-        """The terms looked up and weighed by the chunks that count (None for all)."""
+        """Look up the terms, and weight them by the statistics of the counted chunks (None for all)."""
         population = self._population(counting) if counting else self._everything
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
 
@@ -306,7 +307,7 @@ class LexicalIndex:
         return Population(total, length, chosen)
 
     def _histogram(self, population: Population) -> Histogram:
-        """Of each document frequency above 0, how many terms have it."""
+        """For each document frequency above 0, the number of terms that have it."""
         if population is not self._everything:
             return self._count_histogram(population)
         return self._whole_histogram
@@ -328,7 +329,7 @@ class LexicalIndex:
 
 
 def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found: FoundRows) -> Listing[Scored]:
-    """What was found in a segment, by its chunks' ids."""
+    """The rows found in a segment, as a listing by chunk id."""
     places = found.ordinals.tolist()
 
     def scored(at: int) -> Scored:
@@ -339,7 +340,7 @@ def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found
 
 
 def counting_of(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
-    """Which chunks count in the statistics; None for all."""
+    """The filter of the chunks that count in the statistics; None for all."""
     return both(require, where) if filtered else require
 
 

@@ -1,9 +1,9 @@
-"""The search that numba compiles. Imported where it is called only, since importing numba takes half a second.
+"""The search loops that numba compiles. Imported only on use, since importing numba takes half a second.
 
 `top` finds the best documents of one segment by MaxScore (Turtle, Flood, 1995, "Query evaluation: strategies and
-optimizations") over windows of ordinals: the lists that cannot lift a document over the threshold on their own are
-read only for documents that others have lifted nearly there. What passes is summed again in the order of the query's
-terms, so that the sums are those of `Formula.tf`, bit for bit.
+optimizations") over windows of ordinals: a list that cannot lift a document over the threshold on its own is read only
+for documents that other lists have lifted nearly there. The candidates are scored again in the order of the query's
+terms, so that their scores equal those of `Formula.tf`, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from voicevault_retrievers.lexical.windows import (
 
 WIDTHS = (4096, 16384)
 LARGE = 400_000
-"""Documents from which windows are wider: what begins and ends a window then counts for more than the caches."""
+"""The number of documents from which windows are wide: the overhead per window then outweighs cache misses."""
 FEW = 1024
 MARGIN = 1e-9
-"""By how much two orders of summation may differ, relative to the sum; many times what float64 can lose."""
+"""The relative difference that two orders of summation may have; many times what float64 can lose."""
 SLACK = 1e-12
-"""The same where parts cancel: relative to what goes into a sum."""
+"""The same where terms of a sum cancel: relative to the summands."""
 NONE = 1 << 62
 DENSE = 0.125
-"""Postings per document from which all of a window's scores are looked at."""
+"""The number of postings per document from which all scores of a window are inspected."""
 NEAR = 8
-"""Looking a document up in a list takes about as long as adding so many of its postings."""
+"""Looking up a document in a list takes about as long as adding this many postings."""
 ENOUGH = 16
-"""Postings of live documents for each document wanted that a first look takes."""
+"""The initial pass reads this many postings of live documents per wanted document."""
 SPARSE = 0.25
-"""Share of live documents under which postings are passed over, and not added, where a document is not live."""
+"""The share of live documents below which postings of other documents are skipped instead of added."""
 
 
 @compiled
@@ -61,7 +61,7 @@ def _settle(
     held: Any, constants: Any, numbers: Any, weights: Any, base: Any, threshold: Any, near: Any,
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """Of the documents near the top, by ascending ordinal, the best by their exact scores."""
+    """Write the best of the candidates by exact score; `near` has their ordinals, ascending."""
     exact = np.empty(len(near))
     counts = np.zeros((len(near), len(numbers)), np.int64)
     for i in range(len(numbers)):
@@ -85,14 +85,14 @@ def _settle(
 
 @compiled
 def _slack(constants: Any, weights: Any, base: Any) -> Any:
-    """By how much the sums of a query may be wrong, whatever they are."""
+    """The largest absolute error of a query's sums."""
     alpha, _, _, add, absent, _, _ = constants
     return SLACK * (abs(base) + weights.sum() * (1.0 + alpha + add + absent))
 
 
 @compiled
 def _next_block(held: Any, run: Any, last_run: Any, first: Any) -> Any:
-    """The next block that a list from `first` on has postings in, or NONE."""
+    """The next block with postings in a list from `first` on, or NONE."""
     block: Any = NONE
     for i in range(first, len(run)):
         if run[i] < last_run[i]:
@@ -102,7 +102,7 @@ def _next_block(held: Any, run: Any, last_run: Any, first: Any) -> Any:
 
 @compiled
 def _next_window(low: Any, place: Any, end: Any, first: Any, width: Any) -> Any:
-    """Where in its block the next window of a width begins that a list from `first` on has postings in, or NONE."""
+    """The start, within its block, of the next window with postings in a list from `first` on, or NONE."""
     start: Any = NONE
     for i in range(first, len(place)):
         if place[i] < end[i]:
@@ -116,9 +116,10 @@ def _gather(
     origin: Any, start: Any, window: Any, touched: Any, slots: Any, first: Any, dense: Any, floor: Any, live: Any,
     few: Any,
 ) -> Any:  # fmt: skip
-    """Add the lists from `first` on to a window; how many slots reach the floor (in `slots`), how many were touched.
+    """Add the lists from `first` on to a window. Returns how many slots reach the floor (`slots`), and how many are
+    `touched`.
 
-    `few` are the live documents where those are few, else empty.
+    `few` marks the live documents where they are few, else it is empty.
     """
     told = 0
     if dense:
@@ -148,7 +149,7 @@ def _refine(
     origin: Any, start: Any, window: Any, slots: Any, count: Any, first: Any, cut: Any, below: Any, seen: Any,
     postings: Any,
 ) -> Any:  # fmt: skip
-    """Add the lists before `first` for the slots that may yet reach the cut; how many do, whether others were added."""
+    """Add the lists before `first` for slots that may reach the cut. Returns their number, and if others changed."""
     whole = False
     for i in range(first - 1, -1, -1):
         if count == 0:
@@ -176,7 +177,7 @@ def _scan(
     held: Any, constants: Any, table: Any, weight: Any, below: Any, first_run: Any, last_run: Any, first: Any,
     cut: Any, live: Any, share: Any, k: Any, width: Any, slack: Any,
 ) -> Any:  # fmt: skip
-    """The live documents near the top that have a term of the lists from `first` on, and the cut that they give."""
+    """The live candidates among documents in the lists from `first` on, and the cut that they give."""
     low, frequencies, lengths, size = held.low, held.frequencies, held.lengths, len(weight)
     run, seen, postings = first_run.copy(), np.empty(size, np.int64), np.empty(size, np.int64)
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -189,7 +190,7 @@ def _scan(
         enter(held, block, run, last_run, place, end)
         run += end > 0
         seen[:] = -1
-        postings[:] = (end - place) * width // min(65536, len(lengths) - origin)  # in a window, on average
+        postings[:] = (end - place) * width // min(65536, len(lengths) - origin)  # average per window
         dense = postings[first:].sum() * (share if share < SPARSE else 1.0) > DENSE * width
         start = _next_window(low, place, end, first, width)
         while start != NONE:
@@ -224,7 +225,7 @@ def _scan(
 def _score(
     held: Any, constants: Any, table: Any, weight: Any, below: Any, place: Any, end: Any, ordinal: Any, cut: Any
 ) -> Any:
-    """What a document's terms add up to; less where that is under the cut."""
+    """The sum of a document's terms; a partial sum where it cannot reach the cut."""
     value, score = ordinal & 0xFFFF, 0.0
     for i in range(len(weight) - 1, -1, -1):
         if score + below[i + 1] < cut:
@@ -241,19 +242,18 @@ def top(
     held: Any, constants: Any, table: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
     share: Any, ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """Write the best live documents, their scores and the terms' frequencies in each; how many they are.
+    """Write the best live documents, their scores and the terms' frequencies in each, and return their number.
 
-    `held` are the arrays of the segment, `table` is that of `part_of`. `numbers` and `weights` (above 0) are those of
-    the query's terms in order; `constants` those of the formula: alpha, beta, gamma, add, absent, b and the mean
-    length. `base` is what a document scores that lacks all terms. Of each document `live` says whether it is searched,
-    empty where all are, and `share` which part of them. Only what reaches `threshold` is found, and as many as fit in
-    `ordinals`.
+    `held` are the segment's arrays, `table` that of `part_of`. `numbers` and `weights` (above 0) are those of the
+    query's terms in order; `constants` those of the formula: alpha, beta, gamma, add, absent, b and the mean length.
+    `base` is the score of a document without any of the terms. `live` marks the documents that are searched, empty for
+    all, and `share` is their fraction. Only scores of at least `threshold` are found, and as many as fit in `ordinals`.
     """
     order, below, run, last_run = ordered(held, constants, numbers, weights)
     k, size, weight, width = len(ordinals), len(numbers), weights[order], WIDTHS[1 if len(held.lengths) >= LARGE else 0]
     slack = _slack(constants, weights, base)
     cut = max(0.0, (threshold - base) * (1.0 - MARGIN) - slack)
-    # The lists that weigh most first: a few documents of theirs lift the cut, and often above all that remain.
+    # The lists with the highest bounds first: a few of their documents often lift the cut above all other lists.
     rare, postings = size, 0
     while rare > 0 and postings * share < ENOUGH * k:
         rare -= 1
@@ -274,7 +274,7 @@ def among(
     held: Any, constants: Any, table: Any, numbers: Any, weights: Any, base: Any, threshold: Any, chosen: Any,
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """As `top`, among few documents: `chosen` are their ordinals, ascending."""
+    """Like `top`, among few documents: `chosen` are their ordinals, ascending."""
     order, below, run, last_run = ordered(held, constants, numbers, weights)
     size, k, weight = len(numbers), len(ordinals), weights[order]
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -304,7 +304,7 @@ def among(
 
 @compiled
 def weigh(held: Any, constants: Any, table: Any, parts: Any) -> None:
-    """Write what each posting adds, before its term's weight, in float32."""
+    """Write each posting's part, before its term's weight, in float32."""
     for run in range(len(held.run_blocks)):
         origin = np.int64(held.run_blocks[run]) << 16
         for at in range(held.run_starts[run], held.run_starts[run + 1]):
@@ -317,7 +317,7 @@ def dense(
     held: Any, parts: Any, constants: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """As `top`, without pruning: all postings of all terms are added, by their `parts` (see `weigh`), in float32."""
+    """Like `top`, without pruning: all postings of all terms are added by their `parts` (see `weigh`), in float32."""
     k, sums = len(ordinals), np.zeros(len(held.lengths), np.float32)
     for i in range(len(numbers)):
         weight = np.float32(weights[i])
@@ -349,11 +349,10 @@ def top_many(
     held: Any, parts: Any, constants: Any, table: Any, numbers: Any, weights: Any, ends: Any, live: Any, share: Any,
     first: Any, last: Any, ordinals: Any, scores: Any, found: Any, counts: Any,
 ) -> None:  # fmt: skip
-    """`top` for the queries from `first` to `last`, or `dense` where there are `parts`.
+    """Run `top` for the queries from `first` to `last`, or `dense` where there are `parts`.
 
-    Query q has the terms up to `ends[q]`, flat in `numbers`.
-
-    `found` is flat as well: of each document found as many frequencies as its query has terms.
+    The terms of query q end at `ends[q]` in the flat `numbers`. `found` is flat as well: for each document found it has
+    as many frequencies as the query has terms.
     """
     k = ordinals.shape[1]
     for q in range(first, last):

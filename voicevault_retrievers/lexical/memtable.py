@@ -1,7 +1,7 @@
-"""Documents just added: their terms as they came, looked through at each search.
+"""The memtable: recently added documents as unsorted postings, which each search scans.
 
-A list of some thousand documents is read faster than it is inverted. Adding a document copies none of the others: a
-list and the one made from it share arrays, which grow behind what either reads.
+Scanning a list of some thousand documents is faster than inverting it. Adding a document copies no other document: a
+memtable and its extension share arrays, which grow beyond what either reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UTF8 = ("utf-8", "surrogatepass")
 
 
 class _Shared:
-    """The terms of all documents that ever came, with their frequencies, and which document has each."""
+    """The term frequencies of all documents that were ever added, and the document of each."""
 
     def __init__(self) -> None:
         self.lock = Mutex()
@@ -36,10 +36,10 @@ class _Shared:
         self.terms, self.frequencies, self.owners = (np.empty(1024, dtype=np.uint32) for _ in range(3))
 
     def append(self, counts: Mapping[str, int]) -> None:
-        """A document more: how often it has each of its terms."""
+        """Add a document, given the frequency of each of its terms."""
         stop = self.used + len(counts)
         if stop > len(self.terms):
-            room = np.zeros(stop, dtype=np.uint32)  # as much again; readers keep the arrays that they have
+            room = np.zeros(stop, dtype=np.uint32)  # doubles the arrays; readers keep the old ones
             self.terms, self.frequencies = np.append(self.terms, room), np.append(self.frequencies, room)
             self.owners = np.append(self.owners, room)
         written = slice(self.used, stop)
@@ -52,10 +52,10 @@ class _Shared:
 
 
 class Memtable:
-    """A `Source` over documents that came one after the other.
+    """The postings (a `PostingsSource`) of documents in the order of their arrival.
 
-    `order` has, for each ordinal, the number under which its document came: ordinals follow ascending id, so they
-    change with each document that comes or goes.
+    `order` maps each ordinal to the arrival number of its document. Ordinals follow ascending id, so they change with
+    each document that is added or removed.
     """
 
     def __init__(self, shared: _Shared | None = None, order: Sequence[int] = ()) -> None:
@@ -71,7 +71,7 @@ class Memtable:
         self._found: dict[int, tuple[NDArray[np.uint32], Unsigned]] = {}
 
     def extended(self, documents: Iterable[Iterable[str]], order: Sequence[int]) -> Memtable:
-        """With documents more, numbered from `came` on, in another order."""
+        """The memtable with documents added, whose arrival numbers start at `came`, in a new order."""
         with self._shared.lock:
             shared = self._shared if len(self._shared.lengths) == self.came else self._copied()
             for document in documents:
@@ -79,11 +79,11 @@ class Memtable:
             return Memtable(shared, order)
 
     def reordered(self, order: Sequence[int]) -> Memtable:
-        """The same documents, or some of them, in another order."""
+        """The same documents, or some of them, in a new order."""
         return self.extended((), order)
 
     def compacted(self) -> Memtable:
-        """The same documents, with nothing kept of those that are gone."""
+        """The same documents, without the arrays of removed documents."""
         numbers, ordinals, frequencies = (array.tolist() for array in self.triples())
         documents: list[dict[str, int]] = [{} for _ in self.order]
         for number, ordinal, frequency in zip(numbers, ordinals, frequencies, strict=True):
@@ -98,12 +98,12 @@ class Memtable:
 
     @property
     def count(self) -> int:
-        """How many postings there are, those of documents that are gone included."""
+        """The number of postings, including those of removed documents."""
         return self._used
 
     @property
     def nbytes(self) -> int:
-        """Of the postings."""
+        """The bytes of the postings."""
         return self._used * 3 * np.uint32().nbytes
 
     @property
@@ -155,13 +155,13 @@ class Memtable:
 
 
 def search(postings: Memtable, wanted: Wanted, selection: Selection | None) -> FoundRows:
-    """As `vectorised.search`."""
+    """Like `vectorised.search`, by brute-force scoring of the memtable."""
     frequencies = np.zeros((len(wanted.numbers), len(postings)))
     for row, number in zip(frequencies, wanted.numbers.tolist(), strict=True):
         ordinals, counts = postings.find(number)
         row[ordinals] = counts
     norm = wanted.formula.norm(postings.lengths, wanted.mean_length)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of documents that lack the term, which count below
+    with np.errstate(divide="ignore", invalid="ignore"):  # rows of documents without the term are set to 0 below
         parts = wanted.weights[:, None] * (wanted.formula.tf(frequencies, norm) - wanted.formula.absent())
     parts[frequencies == 0] = 0.0
     scores = np.full(len(postings), wanted.base)

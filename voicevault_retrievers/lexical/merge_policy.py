@@ -1,7 +1,7 @@
-"""How segments come and go: few chunks wait together until they are many, and segments of one size become one.
+"""The lifecycle of segments: new chunks gather in a memtable, and segments of about equal size are merged.
 
-Log-structured, as in O'Neil et al. (1996), "The log-structured merge-tree". Segments are values, so a search that
-has begun goes on over those that it has.
+Log-structured, as in O'Neil et al. (1996), "The log-structured merge-tree". Segments are immutable, so a running search
+keeps its segments.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
 from voicevault_retrievers.text.analyzed_texts import Analyzed
 
 SEAL_AT = 1024
-"""So many added chunks become a segment with postings of their own."""
+"""The number of chunks at which the memtable becomes a segment with postings."""
 
 TIER = 8
-"""So many segments of about one size become one: there are few, and a chunk is written again a few times only."""
+"""The number of segments of about one size that are merged. This keeps segments few, and rewrites a chunk rarely."""
 
 
 def added(segments: Sequence[IndexSegment], chunks: Sequence[Chunk], analyzed: Analyzed) -> tuple[IndexSegment, ...]:
-    """The segments with chunks more, which wait in the last one."""
+    """The segments with chunks added to the memtable, which is the last segment."""
     waiting = segments[-1] if segments and isinstance(segments[-1].postings, Memtable) else None
     forward = waiting.postings if waiting is not None and isinstance(waiting.postings, Memtable) else Memtable()
     held = [] if waiting is None else list(zip(waiting.rows.ids, forward.order, waiting.rows.chunks, strict=True))
@@ -41,7 +41,7 @@ def added(segments: Sequence[IndexSegment], chunks: Sequence[Chunk], analyzed: A
 
 
 def without(segment: IndexSegment, ids: Iterable[str], analyse: Analyse | None) -> IndexSegment:
-    """A segment without some of its chunks; made anew where more than half are gone."""
+    """A segment without some of its chunks; rewritten where more than half are gone."""
     if isinstance(segment.postings, Memtable):
         gone = set(ids)
         kept = [at for at, chunk_id in enumerate(segment.rows.ids) if chunk_id not in gone]
@@ -54,7 +54,7 @@ def without(segment: IndexSegment, ids: Iterable[str], analyse: Analyse | None) 
 
 
 def tidied(segments: Sequence[IndexSegment]) -> tuple[IndexSegment, ...]:
-    """The segments, with those merged that are too many of one size; the waiting one stays last."""
+    """The segments, merged where too many have the same size; the memtable stays last."""
     waiting = [segment for segment in segments if isinstance(segment.postings, Memtable)]
     sealed = [segment for segment in segments if not isinstance(segment.postings, Memtable)]
     groups = plan([segment.rows.count for segment in sealed], SEAL_AT)
@@ -63,10 +63,10 @@ def tidied(segments: Sequence[IndexSegment]) -> tuple[IndexSegment, ...]:
 
 
 def plan(counts: Sequence[int], least: int) -> list[list[int]]:
-    """Segments in groups that become one each, by their places in a list of how many live chunks each has.
+    """Groups of segments to merge into one each, as positions in the list of live counts.
 
-    A segment without live chunks is in none. A tier is `TIER` times as large as the one before, the first one about
-    `least` chunks.
+    Segments without live chunks are left out. Each tier is `TIER` times as large as the one before; the first is of
+    about `least` chunks.
     """
     groups = [[place] for place, count in enumerate(counts) if count]
     while True:

@@ -1,4 +1,4 @@
-"""The same search as `vectorised`, by the loops of `kernels`."""
+"""Searches like `vectorised`, with the compiled loops of `kernels`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.vectorised import FoundRows, Sums, Wanted, fits
 
 FEW = 256
-"""Where less than one document in so many is searched, each is looked at; else each list is read."""
+"""Where less than one document in FEW is searched, each is looked up; else whole lists are read."""
 
 LIGHTEST = 1e-90
-"""Weights from it on leave float64 room below what a match adds."""
+"""For weights above this, float64 can represent numbers below the least score of a match."""
 TABLE = (1024, 8)
-"""Lengths and frequencies up to which the weights of all terms are computed once."""
+"""The lengths and frequencies up to which parts come from a table."""
 
 ROOM = 1 << 24
-"""Postings whose parts are kept, in all: 64 MiB."""
+"""The most postings whose parts are kept, in all: 64 MiB."""
 
 ALL = np.empty(0, dtype=np.bool_)
 NO_PARTS: Sums = np.empty(0, np.float32)
@@ -40,12 +40,12 @@ def kernels() -> ModuleType:
 
 
 def able(wanted: Wanted) -> bool:
-    """Whether the loops can search: for a formula of the usual shape, and weights well above 0."""
+    """Whether the loops can search: they need a formula with a curve, and weights well above 0."""
     return wanted.formula.curve() is not None and min(wanted.weights.tolist(), default=0.0) > LIGHTEST
 
 
 def ready(postings: Postings, wanted: Wanted, selection: Selection | None, after: int, *, each: bool = False) -> bool:
-    """Whether the loops for such a `search` are machine code; they are made beside after so many searches."""
+    """Whether the loops for such a `search` are compiled; a background thread compiles after `after` searches."""
     few = each or _few(postings, selection)
     masked = () if few or selection is None else kind([selection.mask])
     key = "lexical", few, masked, postings.count > ROOM, postings.kind
@@ -61,9 +61,9 @@ def _few(postings: Postings, selection: Selection | None) -> bool:
 
 
 def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, each: bool = False) -> FoundRows:
-    """The best documents of a selection (None for all); every term is one that the postings have.
+    """The best documents of a selection (None for all); the postings contain every term.
 
-    With `each` every selected document is looked at, as where they are few; else whole lists are read.
+    With `each`, or where few documents are selected, every document is looked up; else whole lists are read.
     """
     k = max(0, min(wanted.k, len(postings)))
     out = (np.empty(k, np.int64), np.empty(k), np.empty((k, len(wanted.numbers)), np.int64))
@@ -84,10 +84,10 @@ def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, e
 
 @lru_cache(maxsize=4)
 def table(formula: Formula, mean_length: float) -> tuple[tuple[float, ...], Floats]:
-    """A formula's constants, and its weights by length and frequency, less `Formula.absent`."""
+    """A formula's constants, and the table of its parts (`tf - absent`) by length and frequency."""
     curve = formula.curve() or (0.0, 0.0, 0.0, 0.0)
     norms = formula.norm(np.arange(TABLE[0]), mean_length)[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):  # frequency 0 and length 0, which no posting has
+    with np.errstate(divide="ignore", invalid="ignore"):  # no posting has frequency 0, and none has length 0
         weights = np.maximum(formula.tf(np.arange(float(TABLE[1])), norms) - formula.absent(), LEAST)
     constants = (*map(float, curve), float(formula.absent()), float(formula.b), float(mean_length))
     return constants, weights
@@ -96,12 +96,11 @@ def table(formula: Formula, mean_length: float) -> tuple[tuple[float, ...], Floa
 def parts_of(
     postings: Postings, formula: Formula, mean_length: float, weights: Floats, *, at_once: bool = False
 ) -> Sums:
-    """What each posting of a segment adds, before its term's weight; empty where that is not to be used.
+    """Each posting's part, before its term's weight; empty where parts are not to be used.
 
-    Adding all postings of a query up is faster than pruning, up to some 200,000 documents. Parts take four bytes a
-    posting and are kept where there is room for them, for the formula and mean length that were asked for last. They
-    are made when they are asked for again, unless `at_once`: an index that changes all the time would make them for
-    nothing.
+    Up to some 200,000 documents, adding all postings of a query is faster than pruning. Parts take four bytes a
+    posting. They are kept while there is room, for the latest formula and mean length. They are made at the second
+    request, unless `at_once`, so that an index that keeps changing does not make them in vain.
     """
     if postings.count > ROOM or not fits(formula, weights.tolist()):
         return NO_PARTS

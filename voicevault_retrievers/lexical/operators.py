@@ -1,17 +1,17 @@
 """Operators in a query: `"an exact phrase"`, `+must` and `-not`.
 
 - An operator stands at the start of a word; elsewhere its sign is part of the word: `HS-4410-B`, `a+b`, `C++`.
-- `"…"` has to be in what is found, word after word. Typographic quotes do as well; one that nothing closes is text.
-- `+word` has to be in what is found, `-word` and `-"…"` must not be. A sign that stands alone, or before another one
-  (`--verbose`), is text. A word that the analyzer takes apart (`e-mail`) is a phrase of its parts.
-- Words are compared as the analyzer reads them: without case, accents, endings, stopwords, and signs between them, so
-  that `"state of the art"` is also found in "state: art". Where a word is nothing but a stopword, it demands nothing.
-- An identifier is one in any spelling, but not in two words: `ERR_2043` is `err-2043`, and not `err 2043`.
-- A Chinese character that stands alone has to be there, wherever: pairs of them say what stands next to what.
-- What has to be there scores as other words do, what must not be there does not. With `-not` alone nothing is found.
+- A chunk must contain `"…"` word after word. Typographic quotes work as well; a quote that is not closed is text.
+- A chunk must contain `+word`, and must not contain `-word` or `-"…"`. A sign that stands alone, or before another sign
+  (`--verbose`), is text. A word that the analyzer splits (`e-mail`) is a phrase of its parts.
+- Words are compared after analysis: case, accents, endings, stopwords, and signs between words are ignored. So the
+  query `"state of the art"` also matches "state: art". A stopword demands nothing.
+- An identifier matches in any spelling, but not as two words: `ERR_2043` matches `err-2043`, and not `err 2043`.
+- A single Chinese character may occur anywhere in the text: only pairs of characters have an order.
+- Required words score like other words, excluded words do not. A query with `-not` alone finds nothing.
 
-Terms are looked up in the postings. Their order is not in there: it is read from the texts of the best chunks that have
-all of them, so that a phrase takes its time whose words are frequent and seldom stand together.
+The terms are looked up in the postings. The postings hold no positions, so the order of words is checked in the texts
+of the best chunks that contain all of them. A phrase of frequent words that are rarely adjacent is therefore slow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OPERATOR = re.compile(rf"(?<!\S)(?:{_PHRASE}|(?P<mark>[+-])(?=[^\s+\-{_QUOTES}]
 
 @dataclass(frozen=True)
 class Operators:
-    """A query taken apart: the `text` that scores, and the words and phrases that chunks must have, or never have."""
+    """A parsed query: the `text` that scores, and the words and phrases that chunks must or must not contain."""
 
     text: str
     must: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Operators:
 
     @classmethod
     def parse(cls, query: str) -> Operators:
-        """The operators of a query. Every text is a query."""
+        """Parse the operators of a query. Any text is valid."""
         kinds: dict[str, list[str]] = {"must": [], "phrases": [], "never": []}
 
         def plain(found: re.Match[str]) -> str:
@@ -65,11 +65,11 @@ class Operators:
         return cls(text, **{kind: tuple(operands) for kind, operands in kinds.items()})
 
     def under(self, other: Operators) -> Operators:
-        """With the demands of another query too."""
+        """These operators with the demands of another query added."""
         return Operators(self.text, other.must + self.must, other.phrases + self.phrases, other.never + self.never)
 
     def demands(self, analyzer: AnyAnalyzer, tags: str) -> Demands | None:
-        """What is demanded of the chunks of an index with this analyzer and these tags; None where nothing is."""
+        """The demands on chunks of an index with this analyzer and these language tags; None where there are none."""
         required = [_Passage.of(analyzer, text, tags) for text in self.must + self.phrases]
         excluded = [_Passage.of(analyzer, text, tags) for text in self.never]
         found = Demands(analyzer, tuple(filter(None, required)), tuple(filter(None, excluded)))
@@ -77,9 +77,9 @@ class Operators:
 
 
 class _Reading(NamedTuple):
-    """A passage's terms in documents of some languages.
+    """A passage's terms in documents of certain languages.
 
-    `order` are those that stand one after the other, `foreign` the tags of terms that other documents have.
+    `order` are the terms that must be adjacent. A text with a term that has a tag in `foreign` is in another language.
     """
 
     terms: tuple[str, ...]
@@ -88,10 +88,10 @@ class _Reading(NamedTuple):
 
 
 class _Passage(tuple[_Reading, ...]):
-    """A word or a phrase, as the documents of an index may have it.
+    """A word or a phrase, with its readings in the languages of an index.
 
-    A document is in one language of each script, and a stopword of one language is a word of another: what has the
-    same terms is one reading. None is left where each document takes all of it for stopwords.
+    A document has one language per script, and a stopword of one language is a word of another. Languages with the same
+    terms share a reading. A passage without readings consists of stopwords in every language.
     """
 
     @classmethod
@@ -105,7 +105,7 @@ class _Passage(tuple[_Reading, ...]):
             _Reading(
                 terms,
                 tuple(term for term in terms if _is_placed(analyzer, term)),
-                # Where it has lost a stopword, the rest may be in documents that would not have lost it.
+                # A reading that lost a stopword must not match documents in languages that keep that word.
                 frozenset(tags) - own if len(terms) < longest else frozenset(),
             )
             for terms, own in spoken.items()
@@ -114,27 +114,27 @@ class _Passage(tuple[_Reading, ...]):
 
     @property
     def is_word(self) -> bool:
-        """Whether the postings say all."""
+        """Whether the postings alone decide a match."""
         return all(len(reading.order) < 2 and not reading.foreign for reading in self)
 
     def candidates(self, segment: IndexSegment, among: Selection) -> Selection:
-        """Those of some rows that have all terms of a reading."""
+        """The rows that contain all terms of a reading."""
         return Selection.union(among.size, [_having(segment, reading.terms, among) for reading in self])
 
     def stands_in(self, texts: _Texts) -> Mask:
-        """Which texts have it."""
+        """Which texts contain the passage."""
         return reduce(or_, (texts.have(reading) for reading in self))
 
 
 class Demands(NamedTuple):
-    """What is demanded of chunks: passages that each has to have, and those that none has."""
+    """The demands on chunks: passages that each must contain, and passages that none may contain."""
 
     analyzer: AnyAnalyzer
     required: tuple[_Passage, ...]
     excluded: tuple[_Passage, ...]
 
     def narrow(self, segment: IndexSegment, rows: Selection | None) -> Selection:
-        """Those of a segment's rows (None for all) that may be `met`: all that the postings say."""
+        """The rows (None for all) that may satisfy the demands, as far as the postings decide."""
         left = Selection.everything(len(segment.rows)) if rows is None else rows
         for passage in self.required:
             left = passage.candidates(segment, left)
@@ -143,7 +143,7 @@ class Demands(NamedTuple):
         return left
 
     def met(self, chunks: Sequence[Chunk]) -> list[bool]:
-        """Which chunks meet the demands, of those that `narrow` leaves."""
+        """Which chunks satisfy the demands, of those that `narrow` leaves."""
         required = [passage for passage in self.required if not passage.is_word]
         excluded = [passage for passage in self.excluded if not passage.is_word]
         met = np.ones(len(chunks), dtype=np.bool_)
@@ -156,7 +156,7 @@ class Demands(NamedTuple):
         return met.tolist()
 
     def passing(self, segments: Iterable[IndexSegment], ids: Sequence[str]) -> list[str]:
-        """Those of the given chunks that are live and meet the demands."""
+        """The given chunks that are live and satisfy the demands."""
         found: list[Chunk] = []
         for segment in segments:
             places = sorted(segment.rows.places(ids).values())
@@ -167,7 +167,7 @@ class Demands(NamedTuple):
 
 
 class _Texts:
-    """Texts as streams of terms: `terms` are those of all texts as numbers of the vocabulary, `owners` their texts."""
+    """Texts as a stream of term numbers: `terms` of all texts, and `owners`, the text of each term."""
 
     def __init__(self, analyzer: AnyAnalyzer, texts: Sequence[str]) -> None:
         analyzed = analyse(analyzer, texts)
@@ -178,7 +178,7 @@ class _Texts:
         self.placed = self._places(lambda term: _is_placed(analyzer, term))
 
     def have(self, reading: _Reading) -> Mask:
-        """Which texts have all terms, those with an order in it, and no foreign ones."""
+        """Which texts contain all terms of a reading, with ordered terms adjacent, and no foreign tags."""
         found = ~self._owning(self._places(lambda term: term[:1] in reading.foreign))
         for wanted in set(reading.terms) - set(reading.order):
             found &= self._owning(self.terms == self._number(wanted))
@@ -193,11 +193,11 @@ class _Texts:
         return np.bincount(owners[starts], minlength=self.count) > 0
 
     def _owning(self, places: Mask) -> Mask:
-        """Which texts own any of these places."""
+        """Which texts own any of these positions."""
         return np.bincount(self.owners[places], minlength=self.count) > 0
 
     def _places(self, holds: Callable[[str], bool]) -> Mask:
-        """Where terms are that a condition holds for."""
+        """The positions of the terms that satisfy a condition."""
         return np.fromiter(map(holds, self.numbers), np.bool_, len(self.numbers))[self.terms]
 
     def _number(self, term: str) -> int:
@@ -205,19 +205,19 @@ class _Texts:
 
 
 def _is_placed(analyzer: AnyAnalyzer, term: str) -> bool:
-    """Whether a term stands where its word does: single Chinese characters come after the pairs of their run."""
+    """Whether a term's position is that of its word: single Chinese characters come after the pairs of their run."""
     alone = len(term) == 1 and unicodedata.name(term, "").startswith("CJK")
     return not (alone and isinstance(analyzer, Analyzer))
 
 
 def _choices(tags: str) -> list[list[str]]:
-    """For each script the languages that documents can be in; where the index has none, one that finds nothing."""
+    """For each script the tags of its languages in the index; where there is none, a tag that matches nothing."""
     scripts = [[TAGS[language] for language in languages] for languages in candidates().values()]
     return [[tag for tag in some if tag in tags] or some[:1] for some in scripts]
 
 
 def _having(segment: IndexSegment, terms: Sequence[str], among: Selection) -> Ordinals:
-    """Those of some rows that have all of the terms, the rarest looked at first."""
+    """The rows among `among` that contain all terms; the rarest term is looked up first."""
     looked = sorted(segment.postings.look(list(dict.fromkeys(terms))), key=lambda entry: entry[1])
     if not looked[0][1]:
         return np.empty(0, dtype=np.uint32)

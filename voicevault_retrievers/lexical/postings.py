@@ -1,7 +1,7 @@
-"""One segment's inverted index: for each term, the documents that have it and how often. Immutable.
+"""One segment's inverted index: for each term, the documents that contain it, and its frequencies. Immutable.
 
-Ordinals are cut into blocks of 65,536, so that a posting is two bytes of ordinal and, nearly always, one of frequency.
-A run is the postings of one term in one block.
+Ordinals are split into blocks of 65,536, so that a posting takes two bytes for the ordinal and, nearly always, one for
+the frequency. A run is the postings of one term in one block.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ KEY_BYTES = 8
 BOUNDED = 64
 KNOWN = 1 << 16
 CLASSES = (1, 2, 4)
-"""Frequencies that end a class of postings: 1, 2, 3 to 4, and more."""
+"""The upper ends of the frequency classes of postings: 1, 2, 3 to 4, and more."""
 
 
 class PostingsSource(Protocol):
-    """What is searched: the postings of some documents, numbered from 0, whatever holds them."""
+    """A searchable source of postings of documents numbered from 0."""
 
     @property
     def lengths(self) -> Unsigned:
-        """How many terms each document has, repeats included."""
+        """The number of terms of each document, repeats included."""
 
     @property
     def count(self) -> int:
-        """How many postings there are."""
+        """The number of postings."""
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """The bytes of all arrays."""
 
     def __len__(self) -> int: ...
 
     @property
     def total_length(self) -> int:
-        """The terms of all documents, repeats included."""
+        """The number of terms of all documents, repeats included."""
 
     @property
     def languages(self) -> Unsigned:
-        """Of each document those of its terms: bit c where one begins with the control character c."""
+        """The languages of each document's terms: bit c is set where a term begins with the control character c."""
 
     def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
-        """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
+        """The number and the document frequency of each term; (-1, 0) for a term that no document contains."""
 
     def find(self, number: int) -> tuple[NDArray[np.uint32], Unsigned]:
         """The ordinals of a term's documents, ascending, and its frequency in each; empty for -1."""
@@ -75,11 +75,11 @@ class PostingsSource(Protocol):
         """Term number, ordinal and frequency of every posting."""
 
     def vocabulary(self) -> list[bytes]:
-        """The terms by their numbers, as UTF-8."""
+        """The terms in the order of their numbers, as UTF-8."""
 
 
 class Arrays(NamedTuple):
-    """Those of `Postings` that are searched."""
+    """The arrays of `Postings` that searches read."""
 
     term_runs: NDArray[np.uint32]
     run_blocks: NDArray[np.uint16]
@@ -95,17 +95,17 @@ class Arrays(NamedTuple):
 class Postings:
     """Arrays of one segment with t terms, r runs, p postings and d documents.
 
-    `terms` holds the sorted terms as UTF-8, one after the other, `term_ends` (t) where each ends, `term_keys` (t) the
-    first eight bytes of each as a number. `term_runs` (t + 1) is where each term's runs begin, `run_blocks` (r) the
-    block of each, `run_starts` (r + 1) where its postings begin in `low` (p; ascending ordinals, less those before
-    the block) and `frequencies` (p). `lengths` (d) counts each document's terms, repeats included.
+    `terms` holds the sorted terms as UTF-8, one after the other, `term_ends` (t) the end of each, `term_keys` (t) the
+    first eight bytes of each as a number. `term_runs` (t + 1) has the start of each term's runs, `run_blocks` (r) the
+    block of each run, `run_starts` (r + 1) the start of its postings in `low` (p; ascending ordinals, relative to the
+    block) and `frequencies` (p). `lengths` (d) counts each document's terms, repeats included.
 
-    `bounded` has the terms of at least `BOUNDED` documents, and `bounds` (bounded, classes, 2) for each class of
-    frequencies the highest one and the smallest length among its documents, 0 where there are none: pairs, and not
-    scores, because formulas and mean lengths change.
+    `bounded` lists the terms of at least `BOUNDED` documents. `bounds` (bounded, classes, 2) has for each class of
+    frequencies the highest frequency and the smallest length among its documents, 0 where there are none: pairs instead
+    of scores, because formulas and mean lengths change.
 
-    `guard`, where there is one, is told before which postings will be read, from the first up to the second; it raises
-    where they have been damaged.
+    `guard`, where there is one, is called with the half-open range of postings before they are read; it raises where
+    they are damaged.
     """
 
     terms: NDArray[np.uint8]
@@ -123,13 +123,13 @@ class Postings:
     guard: Guard | None = None
 
     def save(self, write: WriteArray) -> None:
-        """Write every array, as a .npy file of its name."""
+        """Write every array as a .npy file under its name."""
         for name in ARRAYS:
             write(f"{name}.npy", getattr(self, name))
 
     @classmethod
     def open(cls, read: ReadArray, guard: Guard | None = None) -> Postings:
-        """The arrays as `read` gives them by file name, memory-mapped for instance."""
+        """Postings from arrays that `read` returns by file name, for instance memory-mapped."""
         return cls(**{name: read(f"{name}.npy") for name in ARRAYS}, guard=guard)
 
     def __len__(self) -> int:
@@ -137,41 +137,41 @@ class Postings:
 
     @property
     def count(self) -> int:
-        """How many postings there are."""
+        """The number of postings."""
         return len(self.low)
 
     @property
     def nbytes(self) -> int:
-        """Of all arrays."""
+        """The bytes of all arrays."""
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
     def check(self) -> None:
-        """Before all postings are read: raises where one has been damaged."""
+        """Check all postings before they are read. Raises where one is damaged."""
         if self.guard:
             self.guard(0, self.count)
 
     @cached_property
     def arrays(self) -> Arrays:
-        """What the compiled loops read."""
+        """The arrays that the compiled loops read."""
         return Arrays(*(getattr(self, name) for name in Arrays._fields))
 
     @cached_property
     def kind(self) -> Hashable:
-        """What the compiled loops tell these arrays apart by."""
+        """The types of the arrays, by which the compiled loops are specialised."""
         return kind(self.arrays)
 
     @cached_property
     def total_length(self) -> int:
-        """The terms of all documents, repeats included."""
+        """The number of terms of all documents, repeats included."""
         return int(self.lengths.sum(dtype=np.int64))
 
     @cached_property
     def longest(self) -> int:
-        """The terms of the longest document, repeats included."""
+        """The number of terms of the longest document, repeats included."""
         return int(self.lengths.max(initial=0))
 
     def numbers(self, terms: Sequence[str]) -> Numbers:
-        """Where each term stands in sorted order; -1 for one that no document has."""
+        """The position of each term in sorted order; -1 for a term that no document contains."""
         encoded = [term.encode("utf-8", "surrogatepass") for term in terms]
         keys = np.array([int.from_bytes(term[:8].ljust(8, b"\0"), "big") for term in encoded], dtype=np.uint64)
         starts = np.searchsorted(self.term_keys, keys)
@@ -179,10 +179,10 @@ class Postings:
         return np.array(found, dtype=np.int64)
 
     def look(self, terms: Sequence[str]) -> list[tuple[int, int]]:
-        """Of each term its number and in how many documents it is; (-1, 0) for one that no document has."""
+        """The number and the document frequency of each term; (-1, 0) for a term that no document contains."""
         found = [self._known.get(term) for term in terms]
         if None not in found:
-            return found  # type: ignore[return-value]  # none is None
+            return found  # type: ignore[return-value]  # no item is None
         numbers = self.numbers(terms)
         if self.guard:
             for number in numbers[numbers >= 0].tolist():
@@ -195,7 +195,7 @@ class Postings:
 
     @cached_property
     def _known(self) -> dict[str, tuple[int, int]]:
-        """What was looked up last: finding a term in a file of millions takes longer than scoring it."""
+        """A cache of term lookups: finding a term among millions takes longer than scoring it."""
         return {}
 
     def _place(self, term: bytes, key: np.uint64, start: int) -> int:
@@ -216,7 +216,7 @@ class Postings:
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def counts(self, numbers: Numbers) -> Numbers:
-        """In how many documents each of these terms is; 0 for -1."""
+        """The document frequency of each of these terms; 0 for -1."""
         if not self.count:
             return np.zeros(len(numbers), dtype=np.int64)
         places = np.maximum(numbers, 0)

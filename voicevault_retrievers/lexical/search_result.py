@@ -1,4 +1,4 @@
-"""What a search in an index finds."""
+"""The result of a search in an index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voicevault_retrievers.core.types import Chunk
 
 
 class Scored(NamedTuple):
-    """A chunk that was found, its score, and how often it has each of the query's `asked` terms."""
+    """A chunk that was found, its score, and the frequency in it of each of the query's `asked` terms."""
 
     chunk: Chunk
     score: float
@@ -18,5 +18,5 @@ class Scored(NamedTuple):
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Those of the query's terms that it has, in the first of their forms."""
+        """The query's terms that the chunk contains, each in its first form."""
         return tuple(forms[0] for forms, f in zip(self.asked, self.frequencies, strict=True) if f)

@@ -1,4 +1,4 @@
-"""Searches one segment, with numba or with numpy alone."""
+"""Searches one segment, with numba or numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 
 class Searcher:
-    """Runs queries on segments: with compiled loops after so many searches (`compiled`; None for never)."""
+    """Runs queries on segments, with compiled loops after `compiled` searches (None: never)."""
 
     def __init__(self, compiled: int | None) -> None:
         self.compiled = compiled
@@ -45,7 +45,7 @@ class Searcher:
     def scores(
         self, segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, ordinals: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """The scores of these chunks, each of which is there once; 0 where none of the terms is."""
+        """The scores of distinct chunks; 0 where a chunk contains none of the terms."""
         scores = np.zeros(len(ordinals))
         if not weighed.numbers:
             return scores
@@ -65,7 +65,7 @@ class Searcher:
     def frequencies(
         self, segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, ordinal: int
     ) -> dict[int, int]:
-        """How often a chunk has each term, by the term's place."""
+        """The frequency of each term in a chunk, by the term's position in the query."""
         numbers = np.array(weighed.numbers, dtype=np.int64)
         row = vectorised.frequencies_of(segment.postings, numbers, np.array([ordinal]))[0].tolist()
         return {place: f for place, f in zip(weighed.places, row, strict=True) if f}
@@ -84,13 +84,13 @@ class Searcher:
         return self.compiled == 0 or native.ready(postings, wanted, selection, self.compiled, each=each)
 
     def batches(self, postings: PostingsSource, search: Callable[[], object]) -> bool:
-        """Whether many queries at once are a matter of compiled loops that are there; `search` calls them."""
+        """Whether compiled loops can run a batch of queries; `search` calls these loops."""
         if self.compiled is None or not isinstance(postings, Postings):
             return False
         return self.compiled == 0 or BESIDE.ready(("batch", postings.kind, postings.count > native.ROOM), [search], 0)
 
     def each(self, task: Callable[[A], T], items: Sequence[A]) -> list[T]:
-        """The task for each item; on two threads where the loops run without the interpreter's lock."""
+        """Run a task for each item; on two threads where the loops release the interpreter lock."""
         if self.compiled is None or len(items) < 2:
             return [task(item) for item in items]
         with ThreadPoolExecutor(2) as threads:
@@ -103,7 +103,7 @@ def _wanted(asked: WeightedQuery, weighed: Weighed, k: int, threshold: float) ->
 
 
 def spread(row: Sequence[int], places: Sequence[int], size: int) -> list[int]:
-    """Frequencies of forms as those of the terms that they belong to."""
+    """The frequencies of terms from those of their forms."""
     found = [0] * size
     for f, place in zip(row, places, strict=True):
         found[place] += f

@@ -1,4 +1,4 @@
-"""Rows with their postings, and what deletions have taken from the counts."""
+"""A segment: rows with their postings, and the term counts of deleted documents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NONE: Numbers = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class DeletedTermCounts:
-    """The term numbers of deleted documents, each as often as documents had it, and the sum of their lengths.
+    """The term numbers of deleted documents, once per document that had the term, and the sum of their lengths.
 
     `older` is sorted; `newer` is short, so that a deletion copies little.
     """
@@ -31,19 +31,19 @@ class DeletedTermCounts:
     length: int = 0
 
     def and_documents(self, numbers: Sequence[Numbers], length: int) -> DeletedTermCounts:
-        """With documents more: the numbers of the distinct terms of each, and the sum of their lengths."""
+        """The counts with more deleted documents: the numbers of each one's distinct terms, and their total length."""
         newer = np.concatenate((self.newer, *numbers))
         if len(newer) <= RECENT:
             return DeletedTermCounts(self.older, newer, self.length + length)
         return DeletedTermCounts(np.sort(np.concatenate((self.older, newer))), _NONE, self.length + length)
 
     def count(self, number: int) -> int:
-        """How many deleted documents had a term."""
+        """The number of deleted documents with a term."""
         first, last = np.searchsorted(self.older, [number, number + 1])
         return int(last - first) + int(np.count_nonzero(self.newer == number))
 
     def counts(self, terms: int) -> Numbers:
-        """Of each of a segment's terms, how many deleted documents had it."""
+        """For each of a segment's terms, the number of deleted documents that had it."""
         return np.bincount(self.older, minlength=terms) + np.bincount(self.newer, minlength=terms)
 
 
@@ -54,7 +54,7 @@ Analyse: TypeAlias = Callable[[Sequence[str]], Analyzed]
 class IndexSegment:
     """Rows and their postings: ordinal i is the same chunk in both.
 
-    `removed` is what the rows that are not live took from the counts; None where that is counted when it is needed.
+    `removed` has the counts of the rows that are not live; None where these are counted when they are needed.
     """
 
     rows: Rows
@@ -64,7 +64,7 @@ class IndexSegment:
 
     @cached_property
     def length(self) -> int:
-        """The terms of all live chunks, repeats included."""
+        """The number of terms of all live chunks, repeats included."""
         if self.rows.live is None:
             return self.postings.total_length
         if self.removed is not None:
@@ -72,7 +72,7 @@ class IndexSegment:
         return int(self.postings.lengths.sum(where=self.rows.live, dtype=np.int64))
 
     def languages(self, chosen: Selection | None) -> int:
-        """Those of the chosen chunks (None: of the live ones), a bit for each, as of `PostingsSource.languages`."""
+        """The languages of the chosen chunks (None: the live ones), as bits like in `PostingsSource.languages`."""
         if chosen is None:
             return self._languages
         if len(chosen) * FEW < chosen.size:
@@ -81,7 +81,7 @@ class IndexSegment:
 
     @cached_property
     def _every_language(self) -> int:
-        """Those of all documents, deleted ones too."""
+        """The languages of all documents, deleted ones too."""
         return int(np.bitwise_or.reduce(self.postings.languages, initial=0))
 
     @cached_property
@@ -89,7 +89,7 @@ class IndexSegment:
         return _union(self.postings.languages, self.rows.live, self._every_language)
 
     def count(self, number: int, documents: int, chosen: Selection | None) -> int:
-        """How many of the chosen chunks (None: of the live ones) have a term that so many `documents` have."""
+        """How many chosen chunks (None: live ones) contain a term whose document frequency is `documents`."""
         if chosen is not None:
             return int(np.count_nonzero(chosen.has(self.postings.find(number)[0])))
         if self.rows.live is None or number < 0:
@@ -102,7 +102,7 @@ class IndexSegment:
         return self._counted[number]
 
     def counts(self, chosen: Selection | None) -> Numbers:
-        """Of every term, how many of the chosen chunks (None: of the live ones) have it."""
+        """For every term, how many of the chosen chunks (None: the live ones) contain it."""
         if chosen is None and isinstance(self.postings, Postings) and (self.rows.live is None or self.removed):
             counts = self.postings.counts(np.arange(len(self.postings.term_ends)))
             return counts - self.removed.counts(len(counts)) if self.removed and self.rows.live is not None else counts
@@ -112,9 +112,9 @@ class IndexSegment:
         return np.bincount(kept, minlength=len(self.postings.vocabulary()))
 
     def without(self, ids: Iterable[str], analyse: Analyse | None) -> IndexSegment:
-        """The segment without these chunks; the same where it has none of them.
+        """The segment without these chunks; the same segment where it has none of them.
 
-        What they take from the counts is known from their texts, or, without `analyse`, by reading every posting.
+        `analyse` derives the removed counts from the chunks' texts; without `analyse`, every posting is read.
         """
         gone = [at for chunk_id in ids if (at := self.rows.ordinal(chunk_id)) is not None]
         if not gone:
@@ -126,7 +126,7 @@ class IndexSegment:
         return replace(self, rows=self.rows.without(gone), removed=removed, _counted={})
 
     def _terms(self, gone: Sequence[int], analyse: Analyse | None) -> list[Numbers]:
-        """The numbers of the terms of some chunks, each chunk's once."""
+        """The numbers of the distinct terms of each of some chunks."""
         if analyse is None:
             return [self.postings.terms_of(at) for at in gone]
         analyzed = analyse([self.rows.chunks[at].text for at in gone])
@@ -136,13 +136,13 @@ class IndexSegment:
             looked = [place for place, _ in self.postings.look(list(dict.fromkeys(terms)))]
             if len(terms) == self.postings.lengths[at] and -1 not in looked:
                 found.append(np.array(looked, dtype=np.int64))
-            else:  # the postings were made of something else than this text
+            else:  # the postings were built from another text
                 found.append(self.postings.terms_of(at))
         return found
 
 
 def _union(languages: Unsigned, mask: Mask | None, possible: int) -> int:
-    """All bits of the documents of a mask (None for all); looks on only while there may be more."""
+    """All language bits of the documents of a mask (None for all). Stops once all possible bits are set."""
     found = 0
     for first in range(0, len(languages), ROWS):
         if found == possible:

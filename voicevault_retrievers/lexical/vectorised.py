@@ -1,8 +1,8 @@
-"""The same search as `kernels`, with numpy alone.
+"""Searches like `kernels`, with numpy alone.
 
-MaxScore (see `kernels`) finds which documents may be among the best, in one block of ordinals after the other; sums are
-in float32, with a margin for what they lose. Those are summed by `Formula.tf`, in float64 and in the order of the
-query's terms, so that the sums are those of `kernels`, bit for bit.
+MaxScore (see `kernels`) finds the documents that may be among the best, block by block; its sums are in float32, with a
+margin for rounding. The candidates are then scored with `Formula.tf`, in float64 and in the order of the query's terms,
+so that their scores equal those of `kernels`, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ Places: TypeAlias = NDArray[np.intp]
 Runs: TypeAlias = dict[int, slice]
 
 TABLE = 1 << 16
-"""Entries of a table of parts."""
+"""The number of entries in a table of parts."""
 LEAST = 1e-20
-"""What a match adds at least, before its weight, so that a sum of 0 means "not seen"."""
+"""The least score of a match, before its weight, so that a sum of 0 means "no match"."""
 HELD = 1e15
-"""Weights below it and above its inverse leave float32 room."""
+"""Weights between its inverse and this number neither overflow nor underflow float32."""
 SEEN = LEAST / HELD
-"""Less than any match adds."""
+"""Less than the contribution of any match."""
 MARGIN = 2.0**-22
-"""What float32 may lose for each term, relative to the sum: rounding a part, weighing it, adding it."""
+"""The relative error of a float32 sum per term: rounding a part, weighting it, adding it."""
 SLACK = 1e-12
-"""What float64 and `LEAST` may change, relative to the weights and what a document without terms scores."""
+"""The error due to float64 and `LEAST`, relative to the weights and the score of a document without terms."""
 NEVER = np.float32(-1e38)
 """The sum of a document that is not selected."""
 SAMPLE = 2048
-"""Documents that are looked at for a first cut."""
+"""The number of documents that are scored for a first cut."""
 LOOK = 8
-"""Looking one document up in a list takes about as long as adding so many of its postings."""
+"""Looking up a document in a list takes about as long as adding this many postings."""
 FEW = 32
-"""Less than one document in so many is few: each is looked up in every list."""
+"""Where less than one document in FEW is selected, each is looked up in every list."""
 
 
 class Wanted(NamedTuple):
-    """A query against a segment: the numbers of its terms there and their weights (`count * idf`), in query order.
+    """A query against a segment: the numbers of its terms and their weights (`count * idf`), in query order.
 
-    `base` is what a document scores that has none of them; only scores of at least `threshold` are found, k at most.
+    `base` is the score of a document with none of the terms. Only scores of at least `threshold` are found, at most k.
     """
 
     numbers: Numbers
@@ -62,20 +62,20 @@ class Wanted(NamedTuple):
 
 
 def parts(wanted: Wanted, lengths: NDArray[Any], frequencies: NDArray[Any]) -> Floats:
-    """What documents get for a term that they have, before the term's weight."""
+    """Each document's part for a term that it contains, before the term's weight: `tf - absent`."""
     formula = wanted.formula
     tf: Floats = formula.tf(frequencies.astype(np.float64), formula.norm(lengths, wanted.mean_length))
     return tf - formula.absent()
 
 
 def fits(formula: Formula, weights: Sequence[float]) -> bool:
-    """Whether float32 has room for sums of what these weights make of a formula."""
+    """Whether float32 can hold the sums of a formula with these weights."""
     curve = formula.curve()
     return curve is not None and min(weights, default=0.0) > 1 / HELD and max(curve.alpha + curve.add, *weights) < HELD
 
 
 def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:
-    """Of each term where its postings in each block are; none for -1."""
+    """The postings of each term by block; empty for term -1."""
     blocks, starts = np.asarray(postings.run_blocks), np.asarray(postings.run_starts)
     found = []
     firsts, lasts = postings.term_runs[numbers].tolist(), postings.term_runs[numbers + 1].tolist()
@@ -86,13 +86,13 @@ def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:
 
 
 def edges_of(ordinals: NDArray[np.integer], size: int) -> list[int]:
-    """Where in ascending ordinals each block of `size` documents begins, and where the last ends."""
+    """The start, in ascending ordinals, of each block of `size` documents, and the end of the last."""
     found: list[int] = ordinals.searchsorted(np.arange((size >> BLOCK_BITS) + 2) << BLOCK_BITS).tolist()
     return found
 
 
 def seek(low: NDArray[np.uint16], runs: Runs, edges: list[int], wanted: NDArray[np.uint16], places: Places) -> None:
-    """Write where a term's posting of each wanted document is, if it has one; nothing where the block has none."""
+    """Write where a term's posting of each wanted document would be. Skips blocks without postings of the term."""
     for block, span in runs.items():
         first, last = edges[block], edges[block + 1]
         if first < last:
@@ -100,14 +100,14 @@ def seek(low: NDArray[np.uint16], runs: Runs, edges: list[int], wanted: NDArray[
 
 
 def _first_at_least(low: NDArray[np.uint16], span: slice, wanted: NDArray[np.uint16]) -> Places:
-    """The first place in a run whose ordinal is not below each wanted one, or the run's last."""
+    """The first position in a run whose ordinal is at least each wanted one, or the run's last position."""
     found: Places = low[span.start : span.stop - 1].searchsorted(wanted) + span.start
     return found
 
 
 @lru_cache(maxsize=16)
 def _table(formula: Formula, mean_length: float, width: int) -> Sums:
-    """Parts by `frequency * width + length`, those of frequency 0 being 0; last what is above all parts."""
+    """Parts by `frequency * width + length`, with 0 for frequency 0; the last entry is above all parts."""
     wanted = Wanted(np.empty(0, np.int64), np.empty(0), formula, mean_length, 0.0, 0.0, 0)
     frequencies = np.arange(max(2, TABLE // width))[:, None]
     table = np.maximum(parts(wanted, np.arange(width), np.maximum(frequencies, 1)), LEAST)
@@ -115,16 +115,16 @@ def _table(formula: Formula, mean_length: float, width: int) -> Sums:
 
 
 def _limit(formula: Formula) -> float:
-    """More than any part."""
+    """An upper bound of all parts."""
     curve = formula.curve()
     return np.inf if curve is None else curve.alpha + curve.add - formula.absent() + LEAST
 
 
 class ListScan:
-    """One search: the query's lists, that first which can add most, and what a document must reach above the base.
+    """The state of one search: the query's lists by falling bound, and the sum above the base that a document needs.
 
-    `rest` is what each list can add together with all after it. As many documents as are wanted reach `border`; `cut`
-    is as much lower as the sums may be wrong.
+    `rest` is the bound of each list and all lists after it. At least k documents reach `border`; `cut` is lower by the
+    possible error of the sums.
     """
 
     def __init__(self, postings: Postings, wanted: Wanted, runs: Sequence[Runs]) -> None:
@@ -144,7 +144,7 @@ class ListScan:
         self.cut = self._under(wanted.threshold - wanted.base)
 
     def _most(self, postings: Postings) -> Floats:
-        """The most that each term can add, before its weight."""
+        """An upper bound of each term's part, before its weight."""
         numbers, limit = self.wanted.numbers, self.table[-1]
         if not len(postings.bounded):
             return np.full(len(numbers), limit, dtype=np.float64)
@@ -156,12 +156,12 @@ class ListScan:
         return most * (numbers >= 0)
 
     def _under(self, score: float) -> float:
-        """What the sum of no document falls short of that scores at least this, above the base."""
+        """The lowest float32 sum above the base of a document with at least this score."""
         return score * self.margin - self.slack
 
     def _raise(self, sums: Sums) -> None:
-        """Raise the cut by the sums of some documents, or what they have reached of them."""
-        sums = sums[sums > self.border]  # strictly: numpy is slow to partition what is mostly equal
+        """Raise the cut, given the sums or partial sums of some documents."""
+        sums = sums[sums > self.border]  # strictly above: numpy partitions arrays of mostly equal values slowly
         if len(sums) >= self.wanted.k:
             self.border = float(np.partition(sums, len(sums) - self.wanted.k)[len(sums) - self.wanted.k])
             self.cut = max(self.cut, self._under(self.border))
@@ -182,13 +182,13 @@ class ListScan:
         return ordinals
 
     def _few(self, chosen: Unsigned) -> Iterator[tuple[NDArray[np.int64], Sums]]:
-        """Few documents, first a part of them that gives the others a cut."""
+        """Score few documents: first a sample, which sets a cut for the others."""
         for part in (chosen[:SAMPLE], chosen[SAMPLE:]):
             if len(part):
                 yield self._among(part.astype(np.int64))
 
     def _among(self, chosen: NDArray[np.int64]) -> tuple[NDArray[np.int64], Sums]:
-        """Those of some documents that may be among the best, and their sums: each is looked up in every list."""
+        """The documents that may be among the best, with their sums. Each document is looked up in every list."""
         sums = np.zeros(len(chosen), np.float32)
         for at, runs in enumerate(self.runs):
             keep = (sums >= self.cut - self.rest[at]).nonzero()[0]
@@ -202,14 +202,14 @@ class ListScan:
         return chosen.take(last), sums.take(last)
 
     def _blocks(self, selection: Selection | None) -> Iterator[tuple[NDArray[np.int64], Sums]]:
-        """Of each block the documents that may be among the best, and their sums."""
+        """Yield for each block the documents that may be among the best, and their sums."""
         blocks = sorted(set().union(*self.runs))
         for block in blocks:
             places, sums = self._block(block, selection, first=block == blocks[0])
             yield places + (block << BLOCK_BITS), sums
 
     def _block(self, block: int, selection: Selection | None, first: bool) -> tuple[Places, Sums]:
-        """The places in a block of what may be among the best, and their sums."""
+        """The positions in a block of documents that may be among the best, and their sums."""
         lengths = self.lengths[block << BLOCK_BITS : (block + 1) << BLOCK_BITS]
         places: Places | None = None
         sums = _room(block, len(lengths), selection)
@@ -218,7 +218,7 @@ class ListScan:
                 continue
             span = runs[block]
             if places is None and self.rest[at] < self.cut:
-                # Documents seen so far only, unless they are so many that adding the list costs less.
+                # Only documents seen so far can reach the cut; but for many of them, adding the whole list is cheaper.
                 seen = (sums >= max(self.cut - self.rest[at], SEEN)).nonzero()[0]
                 if len(seen) * LOOK < span.stop - span.start:
                     places, sums = seen, sums.take(seen)
@@ -235,27 +235,27 @@ class ListScan:
         return last if places is None else places.take(last), sums.take(last)
 
     def _look(self, at: int, span: slice, lengths: Unsigned, places: Places, sums: Sums) -> None:
-        """Add to `sums` what a list gives documents in a block."""
+        """Add a list's contributions to the `sums` of the given documents in a block."""
         wanted = places.astype(np.uint16)
         found = _first_at_least(self.low, span, wanted)
         hit = (self.low.take(found) == wanted).nonzero()[0]
         sums[hit] += self._adds(at, lengths, places.take(hit), self.frequencies.take(found.take(hit)))
 
     def _adds(self, at: int, lengths: Unsigned, places: Places, frequencies: Unsigned) -> Sums:
-        """What a list gives documents that it has."""
+        """A list's contributions to documents that it contains."""
         having = lengths.take(places)
         codes = np.multiply(frequencies, self.width, dtype=np.intp)
         codes += having
         try:
             added = self.table.take(codes)
-        except IndexError:  # a frequency beyond the table; to look for one first takes longer
+        except IndexError:  # a frequency beyond the table, which is too rare to be checked first
             added = np.maximum(parts(self.wanted, having, frequencies), LEAST).astype(np.float32)
         added *= self.weights[at]
         return added
 
 
 def _room(block: int, size: int, selection: Selection | None) -> Sums:
-    """A sum for each document of a block, 0 or, where it is not selected, below all that others reach."""
+    """The initial sum of each document of a block: 0, or far below any other sum where it is not selected."""
     if selection is None:
         return np.zeros(size, np.float32)
     start = block << BLOCK_BITS
@@ -263,11 +263,11 @@ def _room(block: int, size: int, selection: Selection | None) -> Sums:
 
 
 MANY = 8
-"""One document wanted in so many is many: every match is scored."""
+"""Where at least one document in MANY is wanted, every match is scored."""
 
 
 class FoundRows(NamedTuple):
-    """Documents, best first, ties by ascending ordinal; `frequencies` (documents, terms) says which terms they have."""
+    """Documents, best first, ties by ascending ordinal, with the `frequencies` (documents, terms) of the terms."""
 
     ordinals: NDArray[np.int64]
     scores: Floats
@@ -287,7 +287,7 @@ def search(postings: PostingsSource, wanted: Wanted, selection: Selection | None
 
 
 def each(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64]) -> FoundRows:
-    """Those of some documents, which ascend, that have a term; in their order."""
+    """The given documents that contain a term, in the given ascending order."""
     frequencies = _frequencies(postings, runs_of(postings, wanted.numbers), ordinals)
     having = frequencies.any(axis=1)
     ordinals, frequencies = ordinals[having], frequencies[having]
@@ -295,12 +295,12 @@ def each(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64]) -> Fou
 
 
 def _prunable(wanted: Wanted, size: int) -> bool:
-    """Whether every term lifts a score, by what float32 can hold, and few enough documents are wanted."""
+    """Whether every weight is positive and fits float32, and few enough documents are wanted."""
     return 0 < wanted.k * MANY < size and fits(wanted.formula, wanted.weights.tolist())
 
 
 def _every(postings: PostingsSource, wanted: Wanted, selection: Selection | None) -> FoundRows:
-    """As `search`, every match scored."""
+    """Like `search`, with every match scored."""
     scores = np.full(len(postings), wanted.base)
     matched = np.zeros(len(postings), dtype=np.bool_)
     for number, weight in zip(wanted.numbers.tolist(), wanted.weights.tolist(), strict=True):
@@ -319,12 +319,12 @@ def _exact(postings: Postings, wanted: Wanted, ordinals: NDArray[np.int64], freq
     each = wanted.weights * parts(wanted, postings.lengths[ordinals][:, None], np.maximum(frequencies, 1))
     each *= frequencies > 0
     each[:, 0] += wanted.base
-    scores: Floats = each.cumsum(axis=1)[:, -1]  # one after the other, unlike those of `sum`
+    scores: Floats = each.cumsum(axis=1)[:, -1]  # sums from left to right, unlike `sum`
     return scores
 
 
 def frequencies_of(postings: PostingsSource, numbers: Numbers, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often each document has each term, shape (documents, terms)."""
+    """The frequency of each term in each document, of shape (documents, terms)."""
     found = np.zeros((len(ordinals), len(numbers)), dtype=np.int64)
     if isinstance(postings, Postings):
         order = np.argsort(ordinals)
@@ -339,7 +339,7 @@ def frequencies_of(postings: PostingsSource, numbers: Numbers, ordinals: NDArray
 
 
 def _frequencies(postings: Postings, runs: Sequence[Runs], ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As `frequencies_of`, from the runs of each term; `ordinals` ascend."""
+    """Like `frequencies_of`, from the runs of each term; `ordinals` ascend."""
     low, frequencies = np.asarray(postings.low), np.asarray(postings.frequencies)
     if not len(low):
         return np.zeros((len(ordinals), len(runs)), dtype=np.int64)

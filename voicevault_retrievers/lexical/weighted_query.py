@@ -1,4 +1,4 @@
-"""A query's terms, weighed by the chunks that count."""
+"""A query's terms, weighted by the statistics of the counted chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Histogram: TypeAlias = list[tuple[int, int]]
 
 
 class Population(NamedTuple):
-    """The chunks that count: how many, the sum of their lengths, and which of each segment (None for all live)."""
+    """The counted chunks: their number, the sum of their lengths, and each segment's selection (None for all live)."""
 
     total: int
     length: int
@@ -24,9 +24,9 @@ class Population(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """The forms of a query's terms that a segment has: their numbers there, their weights, their places in the query.
+    """The forms of a query's terms in a segment: their numbers, weights, and positions in the query.
 
-    A weight is `count * idf`, a place that of the term in `WeightedQuery.terms`.
+    A weight is `count * idf`. A position is that of the term in `WeightedQuery.terms`.
     """
 
     numbers: list[int]
@@ -35,10 +35,10 @@ class Weighed(NamedTuple):
 
 
 class WeightedQuery(NamedTuple):
-    """The distinct terms that some chunk has, in the query's order, each with all its forms.
+    """The distinct terms that some counted chunk contains, in query order, each with all its forms.
 
-    `counts` says how often the query has each, `frequencies` how many chunks have it in any form, `idf` its weight;
-    `segments` has the same for each segment. `length` is how many terms the query has in all.
+    `counts` are the terms' frequencies in the query, `frequencies` their document frequencies over all forms, `idf`
+    their weights; `segments` has the forms in each segment. `length` is the number of terms of the query in all.
     """
 
     formula: Formula
@@ -53,19 +53,19 @@ class WeightedQuery(NamedTuple):
 
     @property
     def coverage(self) -> float | None:
-        """The share of the query's terms that some chunk has, each as often as the query has it; None for no terms."""
+        """The share of the query's term occurrences whose term is in some counted chunk; None for no terms."""
         return sum(self.counts) / self.length if self.length else None
 
     @property
     def highest(self) -> float:
-        """What no chunk's score is above, however often it has each term; 0 where the formula has no bound."""
+        """An upper bound of any chunk's score, whatever its frequencies; 0 where the formula has no bound."""
         curve = self.formula.curve()
         most = 0.0 if curve is None else curve.alpha + curve.add
         return sum((n * idf * most for n, idf in zip(self.counts, self.idf, strict=True) if idf > 0), 0.0)
 
     @property
     def base(self) -> float:
-        """What a chunk without any of the terms would score."""
+        """The score of a chunk without any of the terms."""
         absent = self.formula.absent()
         return sum((n * idf * absent for n, idf in zip(self.counts, self.idf, strict=True)), 0.0) if absent else 0.0
 
@@ -77,7 +77,7 @@ def ask(
     population: Population,
     histogram: Callable[[], Histogram],
 ) -> WeightedQuery:
-    """Look the terms up and weigh them; `histogram` says of each document frequency how many terms have it."""
+    """Look up and weight the terms. `histogram` gives the number of terms of each document frequency."""
     counted = _counted(terms)
     flat = [form for forms in counted for form in forms]
     looked = [segment.postings.look(flat) for segment in segments]

@@ -1,4 +1,4 @@
-"""Compiled loops over the postings of a term and over a window of documents that follow one another."""
+"""Compiled loops over the postings of a term and over a window of consecutive documents."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from voicevault_retrievers._support.compiled import compiled
 from voicevault_retrievers.lexical.formulas import LEAST
 
 SEEN = 1e-300
-"""Less than any match adds."""
+"""Less than the contribution of any match."""
 
 
 @compiled
 def first_at_least(low: Any, value: Any, start: Any, stop: Any) -> Any:
-    """The first place from `start` to `stop` whose ordinal is not below a value; gallops, for it is mostly near."""
+    """The first position from `start` to `stop` whose ordinal is at least a value. Gallops, as it is mostly near."""
     step = 1
     while start + step < stop and low[start + step] < value:
         start += step
@@ -32,7 +32,7 @@ def first_at_least(low: Any, value: Any, start: Any, stop: Any) -> Any:
 
 @compiled
 def frequencies_in(held: Any, term: Any, ordinals: Any, found: Any) -> None:
-    """Write how often some documents, by ascending ordinal, have a term; nothing where they do not."""
+    """Write a term's frequency in some documents, by ascending ordinal; nothing where a document lacks the term."""
     run, end = np.int64(held.term_runs[term]), np.int64(held.term_runs[term + 1])
     at = np.int64(held.run_starts[run])
     for j in range(len(ordinals)):
@@ -65,7 +65,7 @@ def norm_of(constants: Any, length: Any) -> Any:
 
 @compiled
 def part_of(table: Any, constants: Any, f: Any, length: Any) -> Any:
-    """As `tf_of`, by the table where it goes so far, which saves a division; above 0."""
+    """Like `tf_of`, from the table where it is large enough, which saves a division; above 0."""
     if length < table.shape[0] and f < table.shape[1]:
         return table[length, f]
     return max(tf_of(constants, np.float64(f), norm_of(constants, length)), LEAST)
@@ -73,7 +73,7 @@ def part_of(table: Any, constants: Any, f: Any, length: Any) -> Any:
 
 @compiled
 def most_of(held: Any, constants: Any, term: Any) -> Any:
-    """The most that a term can add, before its weight: by its bounds, or by its few postings."""
+    """An upper bound of a term's part, before its weight: from its bounds, or from its few postings."""
     most = LEAST
     row = np.searchsorted(held.bounded, term)
     if row < len(held.bounded) and held.bounded[row] == term:
@@ -92,7 +92,7 @@ def most_of(held: Any, constants: Any, term: Any) -> Any:
 
 @compiled
 def ordered(held: Any, constants: Any, numbers: Any, weights: Any) -> Any:
-    """The terms by the most that each can add, and the most that the first ones can add together."""
+    """The terms by rising bound, and the cumulated bounds of the first ones."""
     most = np.empty(len(numbers))
     for i in range(len(numbers)):
         most[i] = weights[i] * most_of(held, constants, numbers[i])
@@ -106,7 +106,7 @@ def ordered(held: Any, constants: Any, numbers: Any, weights: Any) -> Any:
 
 @compiled
 def enter(held: Any, block: Any, run: Any, last_run: Any, place: Any, end: Any) -> None:
-    """Set each list to its postings in a block."""
+    """Move each list to its postings in a block."""
     for i in range(len(run)):
         while run[i] < last_run[i] and held.run_blocks[run[i]] < block:
             run[i] += 1
@@ -116,12 +116,12 @@ def enter(held: Any, block: Any, run: Any, last_run: Any, place: Any, end: Any) 
 
 
 GROUP = 64
-"""Scores that are compared at once, which the processor does many at a time."""
+"""The number of scores that are compared at once, so that the compiler vectorises the comparison."""
 
 
 @compiled
 def lift(heap: Any, held: Any, score: Any) -> Any:
-    """Put a score among the highest ones, the lowest of them on top; how many are held now."""
+    """Push a score onto a min-heap of the highest scores. Returns the number held."""
     if held < len(heap):
         at = held
         while at > 0 and heap[(at - 1) // 2] > score:
@@ -147,7 +147,7 @@ def lift(heap: Any, held: Any, score: Any) -> Any:
 
 @compiled
 def make_room(ordinals: Any, scores: Any, used: Any, cut: Any, more: Any) -> Any:
-    """Arrays with room for so many more: without what is below the cut, or larger."""
+    """Arrays with room for `more` entries: without entries below the cut, or enlarged."""
     kept = 0
     for at in range(used):
         if scores[at] >= cut:
@@ -165,10 +165,10 @@ def add(
     low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, at: Any, end: Any,
     origin: Any, start: Any, window: Any,
 ) -> Any:  # fmt: skip
-    """Add a list's part to a window of scores; where the list is after it."""
+    """Add a list's parts to a window of scores. Returns the list's position after the window."""
     if at < end:
         end = first_at_least(low, start + len(window), at, end)
-    first, offset = np.uint64(start), np.uint64(origin)  # unsigned: no index counts from the end
+    first, offset = np.uint64(start), np.uint64(origin)  # unsigned, as signed indices may count from the end
     for place in range(np.uint64(at), np.uint64(end)):
         slot = np.uint64(low[place])
         window[slot - first] += weight * part_of(table, constants, frequencies[place], lengths[offset + slot])
@@ -180,7 +180,7 @@ def add_and_tell(
     low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, at: Any, end: Any,
     origin: Any, start: Any, window: Any, touched: Any, count: Any, live: Any,
 ) -> Any:  # fmt: skip
-    """As `add`, for the live documents alone (all where that is empty), and which slots were 0 before."""
+    """Like `add`, for live documents only (all where `live` is empty); also records the slots that were 0."""
     if at < end:
         end = first_at_least(low, start + len(window), at, end)
     first, offset = np.uint64(start), np.uint64(origin)
@@ -200,7 +200,7 @@ def probe(
     low: Any, frequencies: Any, lengths: Any, constants: Any, table: Any, weight: Any, at: Any, end: Any,
     origin: Any, start: Any, window: Any, slots: Any, count: Any,
 ) -> None:  # fmt: skip
-    """Add a list's part to these slots alone, which ascend."""
+    """Add a list's parts to the given slots only, which ascend."""
     for j in range(count):
         value = start + slots[j]
         if at < end and low[at] < value:
@@ -213,7 +213,7 @@ def probe(
 
 @compiled
 def risen(window: Any, span: Any, floor: Any, slots: Any) -> Any:
-    """Write the slots at the floor or above; how many they are."""
+    """Write the slots that reach the floor, and return their number."""
     count = 0
     for slot in range(span):
         slots[count] = slot
@@ -223,7 +223,7 @@ def risen(window: Any, span: Any, floor: Any, slots: Any) -> Any:
 
 @compiled
 def next_risen(scores: Any, floor: Any, at: Any) -> Any:
-    """The first place from `at` on that is at the floor or above; the number of scores where there is none."""
+    """The first position from `at` on that reaches the floor; the number of scores where there is none."""
     while at + GROUP <= len(scores):
         group, some = scores[at : at + GROUP], np.int32(0)
         for place in range(GROUP):
@@ -238,7 +238,7 @@ def next_risen(scores: Any, floor: Any, at: Any) -> Any:
 
 @compiled
 def keep(window: Any, floor: Any, slots: Any, count: Any) -> Any:
-    """Keep those of some slots that are at the floor or above; how many they are."""
+    """Keep the slots that reach the floor, and return their number."""
     kept = 0
     for j in range(count):
         slots[kept] = slots[j]
@@ -248,7 +248,7 @@ def keep(window: Any, floor: Any, slots: Any, count: Any) -> Any:
 
 @compiled
 def keep_live(live: Any, offset: Any, slots: Any, count: Any) -> Any:
-    """Keep those of some slots whose documents are live; how many they are."""
+    """Keep the slots of live documents, and return their number."""
     kept = 0
     for j in range(count):
         slots[kept] = slots[j]
@@ -258,7 +258,7 @@ def keep_live(live: Any, offset: Any, slots: Any, count: Any) -> Any:
 
 @compiled
 def clear(window: Any, slots: Any, count: Any) -> None:
-    """Set these slots to 0; all of them where the count is below 0."""
+    """Set the given slots to 0; all slots where the count is below 0."""
     if count < 0:
         window[:] = 0.0
     for j in range(count):

@@ -1,4 +1,4 @@
-"""What the retrievers share: a pipeline behind LlamaIndex's interface."""
+"""The base class of the retrievers: a pipeline behind LlamaIndex's interface."""
 
 from __future__ import annotations
 
@@ -48,19 +48,22 @@ dispatcher = get_dispatcher(__name__)
 
 
 class PipelineRetriever(BaseRetriever):
-    """A pipeline as a retriever. A node's score is what the last scoring stage ordered by; None where none did.
+    """A LlamaIndex retriever over a pipeline. A node's score is the last scoring stage's; None where nothing scored it.
 
-    `k`, or `similarity_top_k`, is how many nodes a query gives. `where` narrows every search, `require` is the caller's
-    access rights: each the portable filter or MetadataFilters. `node_postprocessors` refine what was found, in their
-    order, and get as many nodes as they need to give k: LlamaIndex's, this package's, or Stages; `retriever >>
-    postprocessor` is the retriever with one more. Nodes are copies with their provenance. Where a channel or stage was
-    skipped, it says so under `degraded`, a warning is logged, and a SearchDegradedEvent dispatched.
+    `k`, or `similarity_top_k`, is the number of nodes that a query returns. `where` narrows every search; `require` is
+    the caller's access rights. Both take the portable filter or MetadataFilters. `node_postprocessors` refine the
+    ranking one after another, and get as many nodes as they need to return k: LlamaIndex's, this package's, or Stages.
+    `retriever >> postprocessor` is a copy with one more. The returned nodes are copies with their provenance. Where a
+    channel or stage was skipped, the provenance names it under `degraded`, a warning is logged, and a
+    SearchDegradedEvent is dispatched.
 
-    What is called shows in SearchStepEvents, as soon as it has ended; LlamaIndex's own parts show as spans below.
+    Each rewriter, channel, fusion and stage dispatches a SearchStepEvent when it ends; LlamaIndex's components appear
+    as spans.
 
-    An index node among the nodes leads to the nodes of its `obj`, or of that in `object_map`: its provenance says
-    `through` which index node, and `index` how that one was found where the object tells itself how it found the node.
-    Where an object fails, the index node stays, and all is as where a stage fails. `require` holds there too.
+    An index node among the nodes is replaced by the nodes of its `obj`, or of the object in `object_map`. Their
+    provenance names the index node under `through`. Where the object has a provenance of its own for a node, the index
+    node's is under `index`. Where an object fails, the index node stays, and the failure is handled like a stage's.
+    `require` applies to objects too.
     """
 
     timeout: float | None = None
@@ -92,7 +95,7 @@ class PipelineRetriever(BaseRetriever):
 
     @property
     def similarity_top_k(self) -> int:
-        """`k` under LlamaIndex's name for it."""
+        """`k` under LlamaIndex's name."""
         return self.k
 
     @similarity_top_k.setter
@@ -101,7 +104,7 @@ class PipelineRetriever(BaseRetriever):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is searched, of this retriever's present options; knowledge bases are opened on first use."""
+        """The pipeline of this retriever's current options; knowledge bases are opened on first use."""
         pipeline = self._unstaged()
         for part in self.node_postprocessors:
             pipeline = pipeline >> self._stage(part)
@@ -109,12 +112,12 @@ class PipelineRetriever(BaseRetriever):
 
     @property
     def channel(self) -> Channel:
-        """What is searched, under this retriever's filters and weights: a channel for another pipeline."""
+        """This retriever as a channel for another pipeline, under its own filters and weights."""
         narrowed = self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
         return Weighing(self.narrowing.weights) >> narrowed if self.narrowing.weights else narrowed
 
     def __rshift__(self: R, postprocessor: BaseNodePostprocessor | Stage) -> R:
-        """This retriever with a postprocessor more."""
+        """A copy of this retriever with one more postprocessor."""
         twin = copy.copy(self)
         twin.node_postprocessors = (*self.node_postprocessors, *_stages([postprocessor]))
         return twin
@@ -129,9 +132,9 @@ class PipelineRetriever(BaseRetriever):
         weights: Mapping[str, float] | None = None,
         observe: Observer | None = None,
     ) -> Result:
-        """The whole result of a search: hits, errors, timings, context. Options as of `with_options`.
+        """Return the whole result of a search: hits, errors, timings, context. For the options see `with_options`.
 
-        `observe` is as of `Pipeline.search`.
+        `observe` is as in `Pipeline.search`.
         """
         return self.with_options(k=k, where=where, require=require, weights=weights)._search(query, observe)
 
@@ -145,7 +148,7 @@ class PipelineRetriever(BaseRetriever):
         weights: Mapping[str, float] | None = None,
         observe: AsyncObserver | None = None,
     ) -> Result:
-        """`search` on the running event loop; the same result but for the timings."""
+        """`search` on the running event loop; the result differs only in its timings."""
         return await self.with_options(k=k, where=where, require=require, weights=weights)._asearch(query, observe)
 
     def with_options(
@@ -156,9 +159,10 @@ class PipelineRetriever(BaseRetriever):
         require: Where = None,
         weights: Mapping[str, float] | None = None,
     ) -> R:
-        """A copy with other options that shares what it searches: what one `retrieve` is to have of its own.
+        """A copy with other options, for a single `retrieve`; the copy shares what is searched.
 
-        `where` and `require` are added to the retriever's, never put in their place; `weights` go by channel name.
+        `where` and `require` are added to the retriever's own and never replace them; `weights` maps channel names to
+        weights.
         """
         twin = copy.copy(self)
         twin.k = self.k if k is None else check_k(k)
@@ -166,10 +170,10 @@ class PipelineRetriever(BaseRetriever):
         return twin
 
     def refresh(self) -> bool:
-        """See what is new in the vector stores and indexes of which a copy is searched; whether there was anything.
+        """Read what was added to the vector stores and indexes whose copies are searched. Returns whether any changed.
 
-        Such copies are those of `from_vector_store` and `from_index`; what is deleted or changed there no search needs
-        this for.
+        Such copies are made by `from_vector_store` and `from_index`. Deleted and changed nodes need no refresh: every
+        search checks them.
         """
         return refreshed(self.pipeline.channel)
 
@@ -178,7 +182,7 @@ class PipelineRetriever(BaseRetriever):
         return await aexecute(in_thread("refresh", self.refresh))
 
     def warm_up(self) -> None:
-        """Load the models that the first search would wait for, see `Pipeline.warm_up`."""
+        """Load the models that the first search would otherwise wait for; see `Pipeline.warm_up`."""
         self.pipeline.warm_up()
 
     async def awarm_up(self) -> None:
@@ -186,7 +190,7 @@ class PipelineRetriever(BaseRetriever):
         await aexecute(in_thread("warm_up", self.warm_up))
 
     def retrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
-        """`retrieve` of each query, searched together (see `Pipeline.search_many`) where nobody listens."""
+        """`retrieve` of each query. Where no handler listens, they are searched together (`Pipeline.search_many`)."""
         if self._is_heard():
             return [self.retrieve(query) for query in queries]
         pipeline = self.pipeline
@@ -230,17 +234,17 @@ class PipelineRetriever(BaseRetriever):
         )
 
     def _unstaged(self) -> Pipeline:
-        """What is searched, before the node postprocessors."""
+        """The pipeline without the node postprocessors."""
         if self._given is None:
             raise NotImplementedError
         return self._given
 
     def _ready(self) -> bool:
-        """Whether nothing is left to be opened."""
+        """Whether everything is open already."""
         return True
 
     async def _opened(self) -> Pipeline:
-        """The pipeline; in a worker thread where files are to be read for it."""
+        """The pipeline, opened in a worker thread where opening reads files."""
         if self._ready():
             return self.pipeline
         return await aexecute(in_thread("open", lambda: self.pipeline), timeout=self.timeout)
@@ -263,14 +267,14 @@ class PipelineRetriever(BaseRetriever):
         asked = self.narrowing.of(query_of(query))
         if not isinstance(query, QueryBundle) or any(leaf.kind != "keyword" for leaf in pipeline.channel.leaves()):
             return asked
-        return replace(asked, vectors={})  # a bundle may come with that of another retriever
+        return replace(asked, vectors={})  # keyword channels need none, and a bundle's may be another retriever's
 
     def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
         stage = self._stage_of(part)
         return announced(stage, self.callback_manager) if reranks(stage) else stage
 
     def _stage_of(self, part: BaseNodePostprocessor | Stage) -> Stage:
-        """The stage of a part's present options, the same in each search: it counts the calls that were abandoned."""
+        """The stage of a postprocessor. It is kept between searches, because it counts its abandoned calls."""
         return self._kept.get("stage", [part, *changing(part)], lambda: stage_of(part))
 
     def _handle_recursive_retrieval(self, query_bundle: QueryBundle, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
@@ -296,7 +300,7 @@ class PipelineRetriever(BaseRetriever):
         return Entrance(self.object_map, self.narrowing.require, retrieve, aretrieve)
 
     def _entering(self, target: Any) -> Any:
-        """An object that applies this retriever's rights; raises FilterNotSupportedError where it cannot."""
+        """The object under this retriever's access rights; FilterNotSupportedError where it cannot apply them."""
         if self._verbose:
             print_text(f"Retrieval entering {type(target).__name__}\n", color="llama_turquoise")
         require = self.narrowing.require
@@ -321,11 +325,11 @@ class PipelineRetriever(BaseRetriever):
         return modules_of(self._parts())
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
-        """The parts that may have prompts, by name."""
+        """The components that may have prompts, by name."""
         yield from ((type(part).__name__, part) for part in self.node_postprocessors)
 
     def _recipe(self) -> dict[str, Any]:
-        """The options that make this retriever, but for those that say nothing."""
+        """The options that make this retriever, except those that are unset."""
         return {"pipeline": self._given}
 
     def __repr__(self) -> str:
@@ -336,20 +340,20 @@ class PipelineRetriever(BaseRetriever):
 
 
 def _above(hit: Hit) -> str:
-    """What a model reads above the text of a node: its metadata, or where that is longer its source line."""
+    """The text above a node's text in a prompt: its metadata, or its source line where that is longer."""
     metadata = node_of(hit.chunk).get_metadata_str(mode=MetadataMode.LLM)
     return max(f"{metadata}\n", numbered_header(citation_of(LAST, hit, "")), key=len)
 
 
 def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:
-    """How many nodes a query gives; ConfigError where its two names say two numbers."""
+    """The number of nodes that a query returns; ConfigError where the two names give different numbers."""
     if k is not None and similarity_top_k is not None and k != similarity_top_k:
         raise ConfigError(f"k={k!r} and similarity_top_k={similarity_top_k!r} are the same option; give one of them")
     return check_k(next((given for given in (k, similarity_top_k) if given is not None), default))
 
 
 def _stages(parts: Sequence[BaseNodePostprocessor | Stage]) -> tuple[BaseNodePostprocessor | Stage, ...]:
-    """The parts, each of which is a stage; ConfigError for what is none."""
+    """The postprocessors, each checked to be a stage; ConfigError for one that is not."""
     given = tuple(parts)
     for part in given:
         stage_of(part)

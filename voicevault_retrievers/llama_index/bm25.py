@@ -36,7 +36,7 @@ K = TypeVar("K", bound="BM25Retriever")
 
 
 class NodesOptions(LoneOptions, total=False):
-    """What `BM25Retriever.from_nodes` takes by name."""
+    """The keyword arguments of `BM25Retriever.from_nodes`."""
 
     language: str | None
     formula: Formula | str
@@ -44,14 +44,16 @@ class NodesOptions(LoneOptions, total=False):
 
 
 class BM25Retriever(PipelineRetriever):
-    """Keyword search: nodes that share a term with the query, and no others.
+    """Keyword search: returns the nodes that share a term with the query, and no others.
 
-    Scores are BM25's, unbounded, higher is better. `timeout` bounds a search in seconds; `on_error` "skip" keeps what
-    was found where a postprocessor fails, "raise" raises its error. `options` are those of `PipelineRetriever`: k or
-    similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map, objects, verbose.
+    Scores are BM25 scores: unbounded, higher is better. `timeout` bounds a search, in seconds. When a postprocessor
+    fails, `on_error` "skip" keeps the nodes found so far, "raise" raises its error. `options` are those of
+    `PipelineRetriever`: k or similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map,
+    objects, verbose.
 
-    Adding and deleting change what `bm25` holds in memory, for every retriever over it; a search sees all of a change
-    or nothing. Only `persist` writes. They raise ConfigError where `bm25` is a channel of another class.
+    Adding and deleting change `bm25` in memory, for every retriever that shares it. A search sees either all of a
+    change or none of it. Only `persist` writes to disk. These methods raise ConfigError where `bm25` is another kind of
+    channel.
     """
 
     def __init__(
@@ -77,10 +79,10 @@ class BM25Retriever(PipelineRetriever):
         analyzer: AnyAnalyzer | None = None,
         **options: Unpack[LoneOptions],
     ) -> K:
-        """Search over nodes held in memory.
+        """A retriever over nodes held in memory.
 
-        `language` is that of their stemmer and stopwords: "auto" finds each node's, an ISO 639-1 code is that of all,
-        None is for neither. `analyzer` makes the terms in its place.
+        `language` chooses the stemmer and the stopwords: "auto" detects each node's language, an ISO 639-1 code holds
+        for all nodes, None uses neither. `analyzer` makes the terms instead.
         """
         refuse(cls, options, cls.from_nodes)
         return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
@@ -92,7 +94,7 @@ class BM25Retriever(PipelineRetriever):
 
     @classmethod
     def from_defaults(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
-        """`from_nodes` under the name that LlamaIndex's own BM25Retriever has for it."""
+        """`from_nodes` under the name that LlamaIndex's own BM25Retriever uses."""
         return cls.from_nodes(nodes, **options)
 
     @classmethod
@@ -103,14 +105,16 @@ class BM25Retriever(PipelineRetriever):
         docstore: BaseDocumentStore | None = None,
         **options: Unpack[NodesOptions],
     ) -> K:
-        """Search over the nodes whose vectors a store or an index holds, so that ids agree with vector search's.
+        """A retriever over a copy of the nodes whose vectors a store or an index holds, under the ids of vector search.
 
-        They are those that the store lists, else those of the index's `docstore`, or of the one given, whose ids are
-        checked (see `nodes_of`). Index nodes lead where those of the index do. `options` as of `from_nodes`.
+        The nodes are those that the store lists, else those of the index's `docstore`, or of the given one, whose ids
+        are checked (see `nodes_of`). Index nodes point to the same objects as in the index. `options` are as in
+        `from_nodes`.
 
-        The store is followed: each search looks its hits up there, so that none is deleted, or of an old text or
-        metadata. What is added to an index over a docstore is found at once, what is added to a store that lists its
-        nodes after `refresh`. A store that does not look up by id is not followed, and a warning says so.
+        The copy follows the store: each search looks up its hits in the store, so that it returns no deleted node and
+        no outdated text or metadata. Nodes added to an index over a docstore are found at once; nodes added to a store
+        that lists its nodes are found after `refresh`. A store that has no lookup by id is not followed, and a warning
+        says so.
         """
         known = source._object_map if isinstance(source, VectorStoreIndex) else {}
         options["object_map"] = {**known, **(options.get("object_map") or {})}
@@ -135,15 +139,15 @@ class BM25Retriever(PipelineRetriever):
     def from_persist_dir(
         cls: type[K], path: str | Path, *, analyzer: SavedAnalyzer | None = None, **options: Unpack[LoneOptions]
     ) -> K:
-        """Search over what `persist` wrote, with the same scores; `options` (k, where, ...) are not kept there.
+        """A retriever over what `persist` wrote, with the same scores; `options` (k, where, ...) are not saved.
 
-        `analyzer` is the one it was built with, where that was a CustomAnalyzer. Raises ConfigError where nothing was
-        persisted, IncompatibleIndexError where it was by a newer version or with another analyzer.
+        `analyzer` is the analyzer that the index was built with, where that was a CustomAnalyzer. Raises ConfigError
+        where the folder holds no index, IncompatibleIndexError where a newer version or another analyzer wrote it.
         """
         return cls(saved_index.load(path, analyzer, restored), **options)
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
-        """Add nodes, found at once; one whose id is here already takes the other's place. The id of each."""
+        """Add nodes and return their ids. A node replaces the one with the same id; searches find it at once."""
         chunks = [chunk_of(node) for node in nodes]
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
@@ -153,7 +157,7 @@ class BM25Retriever(PipelineRetriever):
         return await aexecute(in_thread("add", partial(self.add, nodes)))
 
     def delete(self, node_ids: Iterable[str]) -> int:
-        """Delete nodes; how many were here."""
+        """Delete nodes by id. Returns how many were present."""
         return self._index().delete(node_ids)
 
     async def adelete(self, node_ids: Iterable[str]) -> int:
@@ -161,7 +165,7 @@ class BM25Retriever(PipelineRetriever):
         return await aexecute(in_thread("delete", partial(self.delete, node_ids)))
 
     def delete_ref_doc(self, ref_doc_id: str) -> int:
-        """Delete the nodes of a document; how many they were. Reads every node."""
+        """Delete the nodes of a document. Returns how many there were. Reads every node."""
         bm25 = self._index()
         return bm25.delete([c.id for c in saved_index.live_chunks(bm25.index) if _ref_doc_id(c) == ref_doc_id])
 
@@ -170,12 +174,12 @@ class BM25Retriever(PipelineRetriever):
         return await aexecute(in_thread("delete_ref_doc", partial(self.delete_ref_doc, ref_doc_id)))
 
     def persist(self, path: str | Path) -> None:
-        """Make a folder hold what is searched now; a folder from before is brought up to date.
+        """Write the current index to a folder; a folder written before is updated.
 
-        Of a store that is followed, what it holds now is kept, and the folder follows it no more. It is a knowledge
-        base without vectors, with the formula beside it. Raises ConfigError where the folder holds something else, or
-        where the terms are made by a function without a name (see CustomAnalyzer), metadata is not JSON's, or a node of
-        a class of its own; IncompatibleIndexError where the folder is of another analyzer.
+        Of a store that is followed, the current nodes are saved, and the saved index no longer follows the store. The
+        folder is a knowledge base without vectors, with the formula beside it. Raises ConfigError where the folder
+        holds something else, where the analyzer uses a function without a name (see CustomAnalyzer), where metadata is
+        not JSON, or for a node of a custom class; IncompatibleIndexError where another analyzer wrote the folder.
         """
         refreshed(self.bm25)
         saved_index.save(self._index(), path, stored)
@@ -194,13 +198,13 @@ class BM25Retriever(PipelineRetriever):
 
 
 def analyzer_of(language: str | None, analyzer: A | None) -> A | Analyzer:
-    """The analyzer that is given, else that of a language; ConfigError where both say what the terms are."""
+    """The given analyzer, else the language's; ConfigError where both choose the terms."""
     if analyzer is not None and language != "auto":
         raise ConfigError("language and analyzer both say what the terms are: give one of them")
     return Analyzer(language) if analyzer is None else analyzer
 
 
 def _ref_doc_id(chunk: Chunk) -> str | None:
-    """The document of a node; the parent of a chunk that was not made from one."""
+    """The id of a node's document; the parent id of a chunk that was not made from a node."""
     node = chunk.node if isinstance(chunk, NodeChunk) else None
     return chunk.parent_id if node is None else document_of(node)

@@ -1,4 +1,4 @@
-"""LlamaIndex's retrievers, indexes and vector stores as channels."""
+"""LlamaIndex's retrievers, indexes and vector stores as channels of a pipeline."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Part: TypeAlias = Channel | BaseRetriever | BaseIndex[Any] | BasePydanticVectorS
 
 
 class RetrieverChannel(LeafChannel):
-    """Asks a LlamaIndex retriever, once for each wording, in a worker thread.
+    """A channel that calls a LlamaIndex retriever, once per wording, in a worker thread.
 
-    A retriever gives as many nodes as it is set to, an index as many as the search wants. Their order is kept; scores
-    are too, where each node has one and they fall, else the channel is rank only. It is not given a filter of the
-    query: with one the store of a plain VectorIndexRetriever is searched in its place, for as many nodes as that is set
-    to, and any other raises FilterNotSupportedError. A plain one is that of a vector store index, in the default mode,
-    without filters, documents, store options or objects of its own. A vector that the query brings is used where it
-    fits the retriever's embed_model, or that is not known.
+    A retriever returns as many nodes as it is set to, an index as many as the search asks for. Their order is kept.
+    Scores are kept too, where each node has one and they fall; otherwise hits have ranks only. A query's filter is not
+    passed to the retriever. With a filter, the store of a plain VectorIndexRetriever is searched instead, for as many
+    nodes as the retriever is set to; any other retriever raises FilterNotSupportedError. A plain one belongs to a
+    vector store index, in the default mode, without its own filters, documents, store options or objects. A vector that
+    the query brings is used where it fits the retriever's embed_model, or where that is not known.
     """
 
     each_alone = True
@@ -65,7 +65,7 @@ class RetrieverChannel(LeafChannel):
         return (yield from super().plan(query, k))
 
     def _below(self, part: VectorIndexRetriever) -> VectorStoreChannel:
-        """The store of a plain retriever, among the nodes that it is set to."""
+        """A channel over the store of a plain retriever, restricted to the retriever's node ids."""
         ids = part._node_ids or None
         below = VectorStoreChannel(
             part._index, part._embed_model, self.kind, ids=ids, timeout=self.timeout, name=self.name
@@ -79,14 +79,14 @@ class RetrieverChannel(LeafChannel):
             return [_matches(self._found(self._retriever(k), bundle)) if bundle else [] for bundle in bundles]
 
     def _found(self, retriever: BaseRetriever, bundle: QueryBundle) -> Sequence[NodeWithScore]:
-        """What a retriever finds; one that is async alone is awaited by an async search."""
+        """The nodes that a retriever finds; an async search awaits a retriever that has no sync search."""
         return call_or_await(partial(retriever.retrieve, bundle), partial(retriever.aretrieve, bundle), waits=False)
 
     def _retriever(self, k: int) -> BaseRetriever:
         return self.part.as_retriever(similarity_top_k=k) if isinstance(self.part, BaseIndex) else self.part
 
     def _bundles(self, query: Query, wordings: Sequence[Variant]) -> list[QueryBundle | None]:
-        """A new bundle for each wording; None for one with nothing to look for."""
+        """A new bundle for each wording; None for a wording with nothing to search for."""
         if filter_of(query):
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LlamaIndex, which is not given this search's filter, so it was skipped; "
@@ -102,7 +102,7 @@ class RetrieverChannel(LeafChannel):
         ]
 
     def _brought(self, query: Query) -> list[float] | None:
-        """The vector that a query brings: one that fits the retriever's model, where that is known."""
+        """The vector that a query brings, where it fits the retriever's model or that model is not known."""
         if self._embedder is not None and query.vectors:
             return brought(query, self._embedder)
         bare = query.vectors.get(ANY_EMBEDDER)
@@ -113,10 +113,10 @@ class RetrieverChannel(LeafChannel):
 
 
 class AsyncRetrieverChannel(RetrieverChannel):
-    """A retriever with an async search of its own, which is awaited where there is an event loop."""
+    """A channel over a retriever with its own async search, which an async search awaits."""
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        making = partial(self._bundles, query, wordings)  # a vector is compared with one that the model makes
+        making = partial(self._bundles, query, wordings)  # checking a vector's dimension may embed a text
         bundles = await aexecute(in_thread(self.name, making)) if query.vectors else making()
         found = [await self._retriever(k).aretrieve(bundle) if bundle else [] for bundle in bundles]
         count = sum(map(len, found))
@@ -130,12 +130,12 @@ def as_channel(
     embed_model: BaseEmbedding | None = None,
     timeout: float | None = None,
 ) -> Channel:
-    """A channel from a retriever, an index, or a vector store and its `embed_model`.
+    """A channel from a retriever, an index, or a vector store and its `embed_model`; a Channel unchanged.
 
-    A vector store, and an index over one, are searched by a VectorStoreChannel, which keeps filters; an index whose
-    nodes point to other objects is searched by its retriever, which enters them. A retriever of this package joins with
-    its own channels, under its own filters. `kind` is by default told by the class's name: keyword, graph, else
-    semantic. `timeout` is in seconds. Channels are returned as they are. Raises ConfigError for what is none of these.
+    A vector store, and an index over one, are searched by a VectorStoreChannel, which applies filters. An index whose
+    nodes point to other objects is searched by its retriever, which enters the objects. A retriever of this package
+    joins with its own channels, under its own filters. `kind` is taken from the class's name by default: keyword,
+    graph, else semantic. `timeout` is in seconds. Raises ConfigError for anything else.
     """
     if isinstance(part, Channel):
         return part
@@ -152,7 +152,7 @@ def as_channel(
 
 
 def _is_plain(part: VectorIndexRetriever) -> bool:
-    """Whether a retriever asks its store for the nearest nodes and no more."""
+    """Whether a retriever only asks its store for the nearest nodes."""
     own = part._filters, part._doc_ids, part._kwargs, part.object_map
     everywhere = not part._node_ids or not part._vector_store.stores_text  # else the ids are those of IndexNodes
     default = part._vector_store_query_mode == VectorStoreQueryMode.DEFAULT
@@ -160,7 +160,7 @@ def _is_plain(part: VectorIndexRetriever) -> bool:
 
 
 def is_async(part: BaseIndex[Any] | BaseRetriever) -> bool:
-    """False where the async search runs the sync one on the event loop, which it would block."""
+    """Whether the async search is non-blocking: False where it runs the sync search on the event loop."""
     retriever = part.as_retriever() if isinstance(part, BaseIndex) else part
     store = getattr(retriever, "_vector_store", None)
     if isinstance(store, BasePydanticVectorStore) and not awaits(store, "aquery"):

@@ -1,4 +1,4 @@
-"""Nodes as sources that a model can cite, and from its answer back to them."""
+"""Nodes as citable sources, and the resolution of an answer's citations to them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ dispatcher = get_dispatcher(__name__)
 
 @dataclass(frozen=True)
 class CitedNodes:
-    """What a model reads of nodes; copies of these nodes, best first; and its blocks, as they stand in the text.
+    """The context that a model reads; copies of the nodes, best first; and the blocks, in the order of the text.
 
-    All copies carry their citation in their provenance. Those of the nodes are otherwise as these were; those of the
-    blocks have the block as their text, which is all that a model sees of them.
+    All copies carry their citation in their provenance. The copies of nodes are otherwise unchanged. The copies for
+    blocks have the block as their text, and models see nothing else of them.
     """
 
     context: Context
@@ -72,14 +72,14 @@ class CitedNodes:
 
 
 class CitationPostprocessor(BaseNodePostprocessor):
-    """Makes each node's text a source that an answer can cite, for any response synthesizer.
+    """Makes each node's text a numbered source that an answer can cite, for any response synthesizer.
 
-    The text becomes a block as of `context.ContextBuilder`: `[1] [Source: report.pdf, p.3 | Section: Results]`,
+    The text becomes a block as in `context.ContextBuilder`: `[1] [Source: report.pdf, p.3 | Section: Results]`,
     newline, the text, in which nothing else reads as a source. A node's number is its rank, also where `reorder` puts
-    the best at both ends; one that the budget leaves out is missing. The nodes are new ones with the ids, metadata,
-    offsets and scores of those they are made of, and their citation under `citation` in the provenance, where
-    `citations_of` and `resolve_citations` read it. It comes last; `instruction` tells a model how to cite, and
-    `cite_prompts` are prompts with it.
+    the best at both ends; numbers that the budget leaves out are missing. The nodes are copies with the same ids,
+    metadata, offsets and scores. Their provenance has the citation under `citation`, which `citations_of` and
+    `resolve_citations` read. Put this postprocessor last. `instruction` tells a model how to cite, and `cite_prompts`
+    are prompts that contain it.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
@@ -96,7 +96,7 @@ class CitationPostprocessor(BaseNodePostprocessor):
         default=MetadataMode.NONE, description="Which metadata stand in the block, above the text."
     )
 
-    if not TYPE_CHECKING:  # else types would be those of this, and not those of the fields
+    if not TYPE_CHECKING:  # else type checkers would take this signature instead of the fields
 
         def __init__(self, **options: Any) -> None:
             try:
@@ -110,7 +110,7 @@ class CitationPostprocessor(BaseNodePostprocessor):
 
     @property
     def instruction(self) -> str:
-        """What to tell a model so that its answer cites the sources."""
+        """The instruction that tells a model to cite the sources in its answer."""
         return self._builder().instruction
 
     def _builder(self) -> ContextBuilder:
@@ -131,12 +131,12 @@ class CitationPostprocessor(BaseNodePostprocessor):
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        """In a worker thread: counting tokens may ask a server."""
+        """Number the nodes in a worker thread: counting tokens may ask a server."""
         return await aexecute(in_thread(self.class_name(), partial(self._postprocess_nodes, nodes)))
 
 
 def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNodePostprocessor]) -> None:
-    """ConfigError where a CitationPostprocessor is among what gives nodes to a part that numbers them itself."""
+    """Raise ConfigError where a CitationPostprocessor feeds a component that numbers nodes itself."""
     parts = (*getattr(retriever, "node_postprocessors", ()), *postprocessors)
     if any(isinstance(part, CitationPostprocessor) for part in parts):
         raise ConfigError(
@@ -147,7 +147,7 @@ def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNode
 def sources_of(
     nodes: Sequence[NodeWithScore], builder: ContextBuilder, metadata_mode: MetadataMode = MetadataMode.NONE
 ) -> CitedNodes:
-    """Nodes, best first, as numbered sources: the number is the rank."""
+    """The nodes, best first, as numbered sources; the number is the rank."""
     hits = [source_hit(node, metadata_mode) for node in nodes]
     context = builder.build(hits, numbers=range(1, len(hits) + 1))
     numbered = builder.markers == "numbered"
@@ -157,7 +157,7 @@ def sources_of(
 
 
 def source_hit(node: NodeWithScore, metadata_mode: MetadataMode = MetadataMode.NONE) -> Hit:
-    """A node's hit, with its offsets where citations look for them, and the metadata that its text is to show."""
+    """A node's hit, with its offsets under the keys that citations read and the metadata that its text shows."""
     hit = hit_of(node)
     offsets = {key: getattr(node.node, f"{key}_char_idx", None) for key in ("start", "end")}
     known = {key: offset for key, offset in offsets.items() if offset is not None}
@@ -167,7 +167,7 @@ def source_hit(node: NodeWithScore, metadata_mode: MetadataMode = MetadataMode.N
 
 
 def cited_node(node: NodeWithScore, citation: Citation, numbered: bool, block: str | None = None) -> NodeWithProvenance:
-    """A copy of a node with its citation in the provenance; with a `block`, that is all of it that a model sees."""
+    """A copy of a node with its citation in the provenance; with a `block`, models see the block alone."""
     told = copy.deepcopy(provenance(node) or {})
     told[CITATION] = {**asdict(citation), "numbered": numbered}
     chunk = chunk_of(node.node)
@@ -179,7 +179,7 @@ def cited_node(node: NodeWithScore, citation: Citation, numbered: bool, block: s
 
 
 def citations_of(nodes: Sequence[NodeWithScore]) -> tuple[Citation, ...]:
-    """The citations of sources, as they were made; of other nodes new ones, numbered by their places."""
+    """The citations that `CitationPostprocessor` gave to sources; of other nodes new citations, numbered by place."""
     own = [_told(node) for node in nodes]
     if all(own):
         return tuple(Citation(**{name: told[name] for name in _FIELDS}) for told in own)
@@ -194,13 +194,13 @@ def resolve_citations(
     *,
     numbered: bool | None = None,
 ) -> ResolvedAnswer:
-    """Find the sources that an answer names; a marker of a source that is not there stays unresolved.
+    """Return an answer's citation markers with the sources that they name; a marker that names none is unresolved.
 
-    `answer` is a text, or the response of a query or chat engine. `sources` are by default the response's own: what its
-    model read, or its source nodes. Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is
-    one; by default it is, but for a context or nodes that were made for the other markers. Raises ConfigError for a
-    text without sources, for answers and sources of other types, and for a stream of an async query, or of a chat, that
-    was not read.
+    `answer` is a text, or the response of a query or chat engine. `sources` are by default the response's own: the
+    context that its model read, or its source nodes. Markers are those of `context.resolve_citations`. `numbered` says
+    whether `[n]` is a marker; by default it is, except for a context or nodes made with the other markers. Raises
+    ConfigError for a text without sources, for answers and sources of other types, and for an unread stream of an async
+    query or of a chat.
     """
     given = _sources(answer) if sources is None else sources
     citations, default = _citations(given)
@@ -213,7 +213,7 @@ def _block(citation: Citation, numbered: bool) -> str:
 
 
 def _told(node: NodeWithScore) -> Mapping[str, Any]:
-    """What a node's provenance says of its citation; empty where that is nothing, or somebody else's."""
+    """The citation in a node's provenance; empty where there is none, or not this package's."""
     told = (provenance(node) or {}).get(CITATION)
     return told if isinstance(told, Mapping) and told.keys() >= set(_FIELDS) else {}
 
@@ -226,7 +226,7 @@ def _sources(answer: str | RESPONSE_TYPE | AGENT_CHAT_RESPONSE_TYPE) -> Context 
 
 
 def _citations(sources: Context | Sequence[Any]) -> tuple[tuple[Citation, ...], bool]:
-    """Citations, and whether their markers are numbers."""
+    """The citations, and whether their markers are numbers."""
     if isinstance(sources, Context):
         return sources.citations, is_numbered(sources)
     if all(isinstance(source, NodeWithScore) for source in sources):

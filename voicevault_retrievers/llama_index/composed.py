@@ -1,4 +1,4 @@
-"""What searches several channels as one: fused, reranked, capped by page."""
+"""The base class of retrievers over several channels: fusion, reranking, page cap."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ RerankOption: TypeAlias = Rerank | Reranker | Mapping[str, object] | None
 
 
 class ComposedRetriever(PipelineRetriever):
-    """Several channels fused, then reranked and capped by page where that is asked for.
+    """A retriever over several fused channels, with optional reranking and page cap.
 
-    `expansion` is True for rules, a QueryExpander, an LLM, a Rewriter, or a list of such; `Expand(...)` says the route
-    and FLARE too. `fusion` is a method such as RRF(k=60), or its name; `Fusion(...)` says the channels' weights and
-    depths, and what becomes of one that fails. `rerank` is True for the default cross-encoder, the name of one, a
-    Scorer, a node postprocessor, or a Stage; `Rerank(...)` says its depth and the page cap too. Each may be a mapping
-    of such a group's fields. A `preset`, by its name, its file's path, or as `load_preset` gives it, says all of this;
-    what is given beside it goes over its own. `timeout` bounds a search in seconds, and once more the objects behind
-    index nodes. `k`, `where`, `require`, `node_postprocessors` and LlamaIndex's own options are those of
-    `PipelineRetriever`. A `Query` with `history` is a question of a conversation, which a rewriter such as FollowUp()
-    in `expansion` reads.
+    `expansion` is True for rules, a QueryExpander, an LLM, a Rewriter, or a list of these; `Expand(...)` also sets the
+    route and FLARE. `fusion` is a method such as RRF(k=60), or its name; `Fusion(...)` also sets the channels' weights
+    and depths, and what happens when a channel fails. `rerank` is True for the default cross-encoder, the name of a
+    cross-encoder, a Scorer, a node postprocessor, or a Stage; `Rerank(...)` also sets its depth and the page cap. Each
+    of the three may be a mapping with the fields of its group. A `preset` sets all of these: a preset's name, its
+    file's path, or the result of `load_preset`. Options given beside it override it. `timeout` bounds a search, in
+    seconds, and once more the objects behind index nodes. `k`, `where`, `require`, `node_postprocessors` and
+    LlamaIndex's own options are those of `PipelineRetriever`. A `Query` with `history` is a question within a
+    conversation, which a rewriter such as FollowUp() in `expansion` reads.
 
-    A call may say `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none) itself.
+    A call may pass its own `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none).
     """
 
     def __init__(
@@ -126,16 +126,17 @@ class ComposedRetriever(PipelineRetriever):
         return twin
 
     def to_preset(self) -> Preset:
-        """All that this retriever does but for what its channels hold and its filters; `save_preset` writes it."""
+        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
         parts, _ = self._sources()
         return preset_of_parts(self._preset(parts), parts, map(self._stage_of, self.node_postprocessors), self.k)
 
     def hybrid_search(
         self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
     ) -> list[NodeWithScore]:
-        """The best of the keyword and vector channels by RRF alone, under this retriever's filters.
+        """Return the best of the keyword and vector channels, fused by RRF alone, under this retriever's filters.
 
-        Cheap enough to be asked for each claim of an answer: no expansion, no reranking. See `Pipeline.hybrid_search`.
+        There is no expansion and no reranking, so that each claim of an answer can be looked up cheaply. See
+        `Pipeline.hybrid_search`.
         """
         chosen, pipeline = self.with_options(where=where, require=require), self.pipeline
         found = pipeline.hybrid_search(chosen._asked(text, pipeline), top_k)
@@ -153,7 +154,7 @@ class ComposedRetriever(PipelineRetriever):
         return await aexecute(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
-        """The channels by name, and what is known beforehand not to be searched."""
+        """The channels by name, and the failures of channels that are known not to be searchable."""
         raise NotImplementedError  # not abstract: LlamaIndex puts a span around each call of such a method
 
     def _unstaged(self) -> Pipeline:
@@ -173,7 +174,7 @@ class ComposedRetriever(PipelineRetriever):
         return replace(preset, stages=tuple(stages)).build(channels, notes=notes, base=self._base())
 
     def _preset(self, channels: Iterable[str]) -> Preset:
-        """The preset, or a plain one of these channels, with this retriever's own options over it."""
+        """The preset, or a plain preset of these channels, with this retriever's own options applied."""
         graph = self._graph_store()
         names = [*channels, *(() if graph is None else ("graph",))]
         preset = self._options_over((self.preset or Preset.plain(names)).given(graph=graph))
@@ -184,18 +185,18 @@ class ComposedRetriever(PipelineRetriever):
         return preset.with_options(expand, self.fusion, self._reranking())
 
     def _reranking(self) -> Rerank:
-        """What reranks as a stage, the same for the same options: it has loaded its model."""
+        """The reranking options with the reranker as a stage. The stage is kept, because it has loaded its model."""
         asked = [self.rerank, *changing(self.rerank.model)]
         convert = cast("Callable[[object], Stage]", self._stage_of)
         made: Rerank = self._kept.get("rerank", asked, lambda: self.rerank.converted(convert))
         return made
 
     def _base(self) -> Base | None:
-        """What a preset's stages read from."""
+        """The base that a preset's stages read from."""
         return None
 
     def _graph_store(self) -> GraphStore | None:
-        """The graph that is read in place of a base's, if one is given."""
+        """The graph store that replaces a base's own graph, if one is given."""
         return None
 
     def _parts(self) -> Iterator[tuple[str, Any]]:
@@ -215,13 +216,13 @@ class ComposedRetriever(PipelineRetriever):
 
 
 def preset_of(preset: Preset | str | Path | None) -> Preset | None:
-    """The preset of a name or path, or as it is given; an LLM of LlamaIndex's in it is one of this package's."""
+    """The preset of a name or path, or a Preset; a LlamaIndex LLM in it is wrapped as a text model."""
     chosen = preset if preset is None or isinstance(preset, Preset) else load_preset(preset)
     return chosen if chosen is None or chosen.llm is None else replace(chosen, llm=as_text_model(chosen.llm))
 
 
 def _prompted(expand: Expand) -> Expand:
-    """With what has prompts of its own as rewriters: a language model is a QueryExpander's."""
+    """The expansion with its language models as QueryExpanders, which have prompts."""
     return expand if not expand.parts else replace(expand, rewriters=tuple(map(_expander, expand.parts)))
 
 

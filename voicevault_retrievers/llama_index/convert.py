@@ -1,8 +1,8 @@
-"""Between LlamaIndex's nodes and query bundles, and chunks and queries.
+"""Conversion between LlamaIndex's nodes and query bundles, and chunks and queries.
 
-A node that is kept on disk is a chunk with two more keys in its metadata: `_node_content`, as LlamaIndex's vector
-stores call it, has what a chunk has no field for, as JSON; `_ref_doc_id` has the document's id, for filters. Where the
-node's own metadata has such a key, its value is kept in the JSON.
+A node stored on disk is a chunk with two more metadata keys. `_node_content`, named as in LlamaIndex's vector stores,
+has the node's other fields as JSON. `_ref_doc_id` has the document's id, for filters. Where the node's own metadata has
+such a key, its value is stored in the JSON.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _NODES: Mapping[str, type[BaseNode]] = {
 
 @dataclass(frozen=True)
 class NodeChunk(Chunk):
-    """A chunk that remembers the node it was made from, which is never written to."""
+    """A chunk with the node it was made from, which is never written to."""
 
     node: BaseNode | None = field(default=None, compare=False, repr=False)
 
 
 def chunk_of(node: BaseNode) -> NodeChunk:
-    """A chunk of a node's bare text; its parent is the node's PARENT, else its SOURCE."""
+    """The chunk of a node's bare text; its parent is the node's PARENT, else its SOURCE."""
     if not isinstance(node, BaseNode):
         raise ConfigError(f"expected a LlamaIndex node, not {type(node).__name__}")
     return NodeChunk(
@@ -63,15 +63,15 @@ def chunk_of(node: BaseNode) -> NodeChunk:
 
 
 def chunks_of(nodes: Iterable[BaseNode]) -> list[Chunk]:
-    """Chunks of nodes, in their order; one given twice is one."""
+    """The chunks of nodes, in their order; equal chunks once."""
     return list(dict.fromkeys(map(chunk_of, nodes)))
 
 
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
-    """A new node: a copy of the one that the chunk was made from or kept, else a TextNode with the chunk's fields.
+    """A new node: a copy of the node that the chunk was made from or stores, else a TextNode with the chunk's fields.
 
-    Its metadata are the chunk's, which a stage may have changed.
-    `context` replaces its text, where a model is to read more than was searched.
+    The metadata are the chunk's, which a stage may have changed. `context` replaces the text, where a model is to read
+    more than was searched.
     """
     if isinstance(chunk, NodeChunk) and chunk.node is not None:
         node = _copied(chunk.node, chunk.metadata)
@@ -85,7 +85,7 @@ def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
 
 
 def stored(chunk: Chunk) -> Chunk:
-    """The chunk as it is kept on disk; `restored` makes it again. ConfigError for a node that cannot be kept."""
+    """The chunk as it is stored on disk, for `restored`. ConfigError for a node that cannot be stored."""
     node = chunk.node if isinstance(chunk, NodeChunk) else None
     if node is None:
         return chunk
@@ -100,36 +100,36 @@ def stored(chunk: Chunk) -> Chunk:
 
 
 def restored(chunk: Chunk) -> NodeChunk:
-    """The chunk that was `stored`, with metadata and a node of its own, without the name of the knowledge base.
+    """The chunk that was `stored`, with its own metadata and node, without the knowledge base's name.
 
-    Of any other chunk the same without a node.
+    Any other chunk is returned without a node.
     """
     try:
         node = _kept_node(chunk)
-    except (AttributeError, RecursionError, TypeError, ValueError):  # the key is somebody else's
+    except (AttributeError, RecursionError, TypeError, ValueError):  # another writer's value under the same key
         node = None
     metadata = chunk.metadata if node is None else node.metadata
     return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, node=node)
 
 
 def document_of(node: BaseNode) -> str:
-    """The id of the document that a node is of; as LlamaIndex's pipelines have it, a node without one is its own."""
+    """The id of a node's document; as in LlamaIndex's pipelines, a node without a document is its own."""
     return node.ref_doc_id or node.node_id
 
 
 def node_from(data: Mapping[str, Any]) -> BaseNode:
-    """The node of its dict; ValueError where it is of an unknown class."""
+    """The node of a dict; ValueError for an unknown class."""
     name = str(data.get("class_name"))
     if name not in _NODES:
         raise ValueError(f"a node's class_name is one of {', '.join(sorted(_NODES))}, not {name!r}")
     node, target = _NODES[name].from_dict(dict(data)), data.get("obj")
     if isinstance(node, IndexNode) and isinstance(target, Mapping) and target.get("class_name") in _NODES:
-        node.obj = node_from(target)  # of which an older LlamaIndex makes a text
+        node.obj = node_from(target)  # older versions of LlamaIndex read it as a text
     return node
 
 
 class _Embedded(Query):
-    """A query of whose wordings semantic channels get those of its variants alone."""
+    """A query whose own text is not searched by semantic channels, only its variants."""
 
     def texts_for(self, name: str, kind: str) -> tuple[Variant, ...]:
         wordings = super().texts_for(name, kind)
@@ -137,14 +137,14 @@ class _Embedded(Query):
 
 
 def query_of(asked: str | QueryBundle | Query) -> Query:
-    """A query. A bundle's embedding stands for its text; its custom embedding strings are for vector channels.
+    """The query of a text or bundle. A bundle's embedding stands for its text; its embedding strings are for vectors.
 
-    Where there are such strings and no embedding, vector channels search for its text too only if it is one of them.
+    Where there are such strings and no embedding, vector channels search the bundle's text only if it is one of them.
     """
     if not isinstance(asked, QueryBundle):
         return as_query(asked)
     texts = [text for text in asked.custom_embedding_strs or () if text.strip()]
-    # Not its truth: an array has none.
+    # An array has no truth value.
     vectors = {} if asked.embedding is None or len(asked.embedding) == 0 else {ANY_EMBEDDER: np.array(asked.embedding)}
     instead = bool(texts) and asked.query_str not in texts and not vectors
     return (_Embedded if instead else Query)(
@@ -170,7 +170,7 @@ def _check_kept(node: BaseNode) -> None:
 
 
 def _kept_node(chunk: Chunk) -> BaseNode | None:
-    """The node that is kept; None where nothing is. Raises all sorts of errors where what is kept is none."""
+    """The stored node; None where none is stored. Raises various errors where the stored value is not a node."""
     if KEPT not in chunk.metadata:
         return None
     body = json.loads(chunk.metadata[KEPT])
@@ -190,7 +190,7 @@ def _parent_id(node: BaseNode) -> str | None:
 
 
 def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
-    """A deep copy with other metadata, but for what an IndexNode points to: that may be an index or a retriever."""
+    """A deep copy with other metadata. The target of an IndexNode is shared: it may be an index or a retriever."""
     target: Any = getattr(node, "obj", None)
     own, vector = copy.deepcopy(dict(metadata)), node.embedding
     return copy.deepcopy(
@@ -203,15 +203,14 @@ def _rebuilt(chunk: Chunk) -> TextNode:
     return TextNode(id_=chunk.id, text=chunk.text, metadata=copy.deepcopy(dict(chunk.metadata)), relationships=parent)
 
 
-# Kept in the node's __dict__ beside its fields: it is copied with the node, but is no part of its hash, its content
-# or its serialised form.
+# In the node's __dict__, beside its fields: copied with the node, but not part of its hash, content or JSON.
 _MARK = "_voicevault"
 
 
 class NodeWithProvenance(NodeWithScore):
     """A node, its score (None where it was not scored), and how it was found.
 
-    Unlike its base it can be rebuilt from its own JSON; ValidationError where the node is of an unknown class.
+    Unlike its base class it can be rebuilt from its own JSON; ValidationError for a node of an unknown class.
     """
 
     provenance: dict[str, Any] = Field(
@@ -233,24 +232,24 @@ class NodeWithProvenance(NodeWithScore):
 def provenance(node_with_score: NodeWithScore) -> dict[str, Any] | None:
     """How a node was found; None where nothing is known.
 
-    It is also found on a plain NodeWithScore that holds a node returned by this package.
+    A plain NodeWithScore that holds a node returned by this package has its provenance too.
     """
     own = node_with_score.provenance if isinstance(node_with_score, NodeWithProvenance) else None
     return own or node_with_score.node.__dict__.get(_MARK)
 
 
 def explained(node: BaseNode, score: float | None, told: Mapping[str, Any]) -> NodeWithProvenance:
-    """A node with its provenance, which is also put on the node: it must be one of ours, not the caller's."""
+    """A node with its provenance, which is also written to the node: it must be a copy, not the caller's node."""
     return NodeWithProvenance(node=_marked(node, told), score=score, provenance=dict(told))
 
 
 def node_of_hit(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> NodeWithProvenance:
-    """A hit as a new node; `degraded` says what was skipped in the search that found it, `wordings` what was asked."""
+    """A hit as a new node; `degraded` are the failures of its search, `wordings` the wordings that were searched."""
     return explained(read_node(hit), hit.score, of_search(hit, degraded, wordings))
 
 
 def read_node(hit: Hit) -> BaseNode:
-    """A new node of a hit's chunk with the text that a model is to read: none where that is over a budget."""
+    """A new node of a hit's chunk with the text that a model is to read; empty where that is over a budget."""
     if hit.context is not None or not hit.over_budget:
         return node_of(hit.chunk, hit.context)
     node = node_of(hit.chunk, "")
@@ -266,10 +265,10 @@ def nodes_of_hits(
 
 
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
-    """The hit that a node was made of (see `node_of_hit`): its chunk, score, votes and wider context.
+    """The hit from which `node_of_hit` made a node: its chunk, score, votes and wider context.
 
-    Of anybody's node, what is known of it. `chunk_id` takes the place of the node's own id. A score that is no finite
-    number is left out.
+    Of another package's node, the hit has what is known. `chunk_id` replaces the node's own id. A score that is no
+    finite number is dropped.
     """
     chunk, told = chunk_of(node_with_score.node), provenance(node_with_score) or {}
     kb, found = told.get("kb"), told.get("text")

@@ -1,4 +1,4 @@
-"""A knowledge base's folder, copied to and from wherever fsspec reaches."""
+"""Copies of a knowledge base's folder on any file system of fsspec."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ FileSystem: TypeAlias = AbstractFileSystem
 
 
 def resolved(path: str | Path, fs: FileSystem | None) -> tuple[FileSystem, str]:
-    """A file system and a path on it; without one the path's own (`s3://...`), else the local one."""
+    """A file system and a path on it: the given one, else the path's own (`s3://...`), else the local one."""
     found: FileSystem = url_to_fs(str(path))[0] if fs is None else fs
     return found, str(found._strip_protocol(str(path)))
 
 
 def local(fs: FileSystem, path: str) -> Path | None:
-    """The path on this machine's disk; None where it is elsewhere."""
+    """The path on the local disk; None for other file systems."""
     return Path(path).resolve() if isinstance(fs, LocalFileSystem) else None
 
 
 def put(folder: Path, fs: FileSystem, path: str) -> None:
-    """Copy the last commit to a path, in the place of a copy from before; others may go on writing to the folder.
+    """Copy the last commit to a path, replacing an earlier copy; the folder may be written to meanwhile.
 
-    A copy that fails leaves what was there. Raises ConfigError where that is something else than a copy.
+    A copy that fails leaves the earlier one. Raises ConfigError where the path holds something other than a copy.
     """
     if fs.exists(path) and not fs.exists(f"{path}/{manifest.NAME}"):
         raise ConfigError(f"{path} is there already and is no knowledge base: remove it, or choose another place")
@@ -44,10 +44,10 @@ def put(folder: Path, fs: FileSystem, path: str) -> None:
 
 
 def replace(fs: FileSystem, path: str, write: Callable[[str], None]) -> None:
-    """Put what `write` makes at a path, a file or a folder, in the place of what is there.
+    """Replace a file or folder at a path by what `write` makes.
 
-    Where it fails, what was there stays. On a file system that cannot rename a folder, its manifest comes last: until
-    then there is no copy.
+    Where `write` fails, the old content stays. On a file system that cannot rename a folder, the manifest is moved
+    last: until then there is no complete copy.
     """
     new = f"{path}.{uuid.uuid4().hex}"
     try:
@@ -68,7 +68,7 @@ def replace(fs: FileSystem, path: str, write: Callable[[str], None]) -> None:
 
 
 def fetch(fs: FileSystem, path: str, folder: Path) -> None:
-    """Copy what `put` left at a path into a folder; ConfigError where there is nothing."""
+    """Copy what `put` wrote to a path into a folder; ConfigError where there is nothing."""
     if not fs.exists(f"{path}/{manifest.NAME}"):
         raise ConfigError(f"{path} holds no persisted HybridVectorStore: give the path that persist wrote to")
     for file in fs.find(path):
@@ -78,7 +78,7 @@ def fetch(fs: FileSystem, path: str, folder: Path) -> None:
 
 
 def _put(folder: Path, fs: FileSystem, path: str) -> bool:
-    """Copy what the manifest names; false where another took its place meanwhile, and files may be missing."""
+    """Copy the files of the manifest; False where a new commit replaced it meanwhile and files may be missing."""
     present = manifest.read(folder)
     try:
         for file in _files(folder, present.names):

@@ -1,4 +1,4 @@
-"""What a search does, as events of LlamaIndex: for progress on a page, and for traces."""
+"""LlamaIndex events for the steps of a search: for progress displays and traces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = frozenset({"rewriter", "channel", "fusion", "stage"})
 
 
 class SearchStepEvent(BaseEvent):
-    """What one part of a search did, dispatched as soon as it has ended; texts of nodes are never in it."""
+    """One finished step of a search; it never contains texts of nodes."""
 
     name: str = Field(description="Name of the rewriter, channel, fusion or stage.")
     kind: str = Field(description="rewriter, channel, fusion or stage.")
@@ -49,7 +49,7 @@ class SearchStepEvent(BaseEvent):
 
 
 class SearchDegradedEvent(BaseEvent):
-    """That parts of a search were skipped; also where it then found nothing."""
+    """The skipped parts of a search; dispatched even where the search finds nothing."""
 
     degraded: list[str] = Field(description="What was skipped, and why.")
 
@@ -59,7 +59,7 @@ class SearchDegradedEvent(BaseEvent):
 
 
 def observer(require: Filter | None, observe: Observer | None = None) -> Observer | None:
-    """Dispatches the events of a search, and tells `observe`; hits that `require` does not permit are in no event."""
+    """An observer that dispatches a search's events and calls `observe`; `require` filters the hits in the events."""
     if not listened(dispatcher):
         return observe
     passes = compile_filter(require)
@@ -87,7 +87,7 @@ def aobserver(require: Filter | None, observe: AsyncObserver | None = None) -> A
 
 
 def degraded(skipped: Sequence[str]) -> None:
-    """Dispatches what was skipped, if anything was."""
+    """Dispatch the skipped parts, if there are any."""
     if skipped:
         dispatcher.event(SearchDegradedEvent(degraded=list(skipped)))
 
@@ -99,7 +99,7 @@ def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:
 
 
 def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
-    """The hits of a fusion or stage that access rights permit; a channel's matches are so already."""
+    """The hits of a fusion or stage that the access rights permit; a channel's matches are filtered already."""
     hits = outcome.hits if isinstance(outcome, Ranking) else outcome
     if not isinstance(hits, list | tuple):
         return hits
@@ -107,18 +107,18 @@ def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
 
 
 def listened(at: Dispatcher) -> bool:
-    """Whether anybody hears a dispatcher's events."""
+    """Whether any handler listens to a dispatcher's events."""
     return any(not isinstance(handler, NullEventHandler) for one in _up(at) for handler in one.event_handlers)
 
 
 def is_heard(at: Dispatcher) -> bool:
-    """Whether anybody hears a dispatcher's events, or records its spans."""
+    """Whether any handler listens to a dispatcher's events or records its spans."""
     spans = (handler for one in _up(at) for handler in one.span_handlers)
     return listened(at) or any(not isinstance(handler, NullSpanHandler) for handler in spans)
 
 
 def _up(at: Dispatcher) -> Iterator[Dispatcher]:
-    """A dispatcher, and those that its events go on to."""
+    """A dispatcher and those to which its events propagate."""
     yield at
     while at.propagate:
         at = at.parent
@@ -130,7 +130,7 @@ _HEARD: ContextVar[list[str] | None] = ContextVar("voicevault_heard", default=No
 
 @contextmanager
 def heard() -> Iterator[list[str]]:
-    """What is skipped in the searches of a block, however deep below other retrievers; blocks around it hear it too."""
+    """Collect what the searches within a block skip, at any depth of retrievers; outer blocks collect it too."""
     told: list[str] = []
     around = _HEARD.get()
     token = _HEARD.set(told)
@@ -143,7 +143,7 @@ def heard() -> Iterator[list[str]]:
 
 
 class _Listener(NullEventHandler):
-    """Counts as no handler: without others a search need not make events of its steps."""
+    """A handler that does not count as one: without other handlers a search need not create events."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -159,14 +159,14 @@ dispatcher.add_event_handler(_Listener())
 
 
 def reranks(stage: Stage) -> bool:
-    """Whether a stage is one of this package's that order anew."""
+    """Whether a stage is a reranker of this package."""
     return isinstance(_cut(stage), CrossEncoderRerank | LLMRerank | MMR | RecencyRerank | WeightedRerank)
 
 
 class Announced(StageWrapper):
-    """A stage that tells LlamaIndex of the start and the end of its work, where somebody listens.
+    """A stage that emits LlamaIndex's events at the start and end of its work, where a handler listens.
 
-    Of hits that the query's `require` does not permit nothing is told.
+    The events contain only hits that the query's `require` permits.
     """
 
     def __init__(self, stage: Stage, callback_manager: CallbackManager | None) -> None:
@@ -184,13 +184,13 @@ class Announced(StageWrapper):
 
 
 def _nothing() -> None:
-    """What brings a plan back to the thread of its driver, where events are heard."""
+    """Return a plan to its driver's thread, in which events are handled."""
 
 
 def announced(stage: Stage, callback_manager: CallbackManager | None = None) -> Stage:
-    """A reranking stage whose plan emits the pair of events; that of a node postprocessor, which emits its own, as is.
+    """A reranking stage that emits the pair of events; a postprocessor's stage unchanged, since it emits its own.
 
-    `callback_manager` is told too; None is the global one.
+    `callback_manager` is notified too; None is the global one.
     """
     return stage if isinstance(_cut(stage), PostprocessorStage) else Announced(stage, callback_manager)
 
@@ -203,7 +203,7 @@ def reranking(
     callback_manager: CallbackManager,
     top_n: int | None = None,
 ) -> Iterator[list[NodeWithScore]]:
-    """Emits the start of a reranking and its end, and gives the list to be filled with what was found."""
+    """Emit the start and end events of a reranking; yields a list, to be filled with the reranked nodes."""
     found: list[NodeWithScore] = []
     wanted, model = top_n or _top_n(stage) or len(given), _model(stage)
     payload: dict[str, Any] = {
@@ -227,7 +227,7 @@ def _permitted_nodes(query: Query, ranking: Ranking) -> list[NodeWithScore]:
 
 
 def _cut(stage: Stage) -> Stage:
-    """The stage below what is done around it."""
+    """The innermost stage below its wrappers."""
     return _cut(stage.below) if isinstance(stage, StageWrapper) else stage
 
 
@@ -236,7 +236,7 @@ def _top_n(stage: Stage) -> int | None:
 
 
 def _model(stage: Stage) -> str:
-    """The name of the model that a stage asks; else its own."""
+    """The name of the model that a stage uses, else the stage's own name."""
     if isinstance(stage, StageWrapper):
         return _model(stage.below)
     if isinstance(stage, CrossEncoderRerank):

@@ -1,4 +1,4 @@
-"""The vectors of a HybridVectorStore's nodes: in its knowledge base, or in another vector store beside it."""
+"""The vectors of a HybridVectorStore: in its knowledge base, or in another vector store beside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Calling:
-    """Makes a plan's calls: where they are asked for (`inline`), or apart from an event loop, which may await them."""
+    """Makes the calls of a plan: in the caller's thread (`inline`), or off the event loop, which may await them."""
 
     inline: bool
 
@@ -55,39 +55,39 @@ class Calling:
 
 
 class Vectors(Protocol):
-    """The vectors of a knowledge base's nodes. What is changed here is changed in the base by its owner.
+    """Where the vectors of a knowledge base's nodes are kept. The owner makes the same changes in the base.
 
-    The changes check when they are asked for, and change when they are run: their owner asks before it changes the
-    base. They raise ConfigError for what cannot be done.
+    The methods that change vectors return plans. They check when they are called and change when the plan runs, so that
+    the owner calls them before it changes the base. They raise ConfigError for a change that is impossible.
     """
 
     fingerprint: str
-    """Under which a query's embedding reaches `channel`."""
+    """The key under which a query's embedding reaches `channel`."""
 
     def checked(self, nodes: Sequence[BaseNode]) -> NDArray[np.float32] | None:
-        """What the base is to keep of the nodes' embeddings; ConfigError where one is missing or does not fit."""
+        """The embeddings that the base is to store; ConfigError where one is missing or does not fit."""
 
     def channel(self, view: View) -> LeafChannel:
-        """Search by vectors among the chunks of a commit."""
+        """A channel that searches the vectors of a commit's chunks."""
 
     def adding(self, nodes: Sequence[BaseNode], chunks: Sequence[Chunk], call: Calling) -> Plan[None]:
-        """How to add nodes, run before they are in the base as these chunks; raises first what the base would raise."""
+        """A plan that adds nodes, run before the base adds these chunks; first raises what the base would raise."""
 
     def removing(self, ids: Sequence[str], call: Calling) -> Plan[None]:
-        """How to remove nodes, run after they have gone from the base."""
+        """A plan that removes nodes, run after they have been removed from the base."""
 
     def forgetting(self, ref_doc_id: str, ids: Collection[str], call: Calling) -> Plan[None]:
-        """How to remove those of a document, of which the base has these `ids`, run after they have gone from it."""
+        """A plan that removes a document's nodes, run after the base has removed these `ids` of them."""
 
     def clearing(self, call: Calling) -> Plan[None]:
-        """How to remove all, run after they have gone from the base."""
+        """A plan that removes all nodes, run after the base has removed them."""
 
     def persist(self, fs: FileSystem, path: str) -> None:
-        """Copy what the base does not hold to a path beside the base's copy."""
+        """Copy the vectors that the base does not hold to a path beside the base's copy."""
 
 
 class OwnVectors:
-    """In the base, under the same commits."""
+    """Vectors in the knowledge base, under the same commits."""
 
     def __init__(self, base: KnowledgeBase) -> None:
         if base.manifest.embedder is None:
@@ -123,18 +123,18 @@ class OwnVectors:
 
 
 BATCH = 10_000
-"""How many nodes are deleted by one call."""
+"""The number of nodes that one call deletes."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class WrappedVectors:
-    """In a vector store of anybody's. The base says what is there: what the store holds besides is not found.
+    """Vectors in any other vector store. The base decides which nodes exist: others in the store are not found.
 
-    Nodes go to the store first and from it last, so that a change which is cut off leaves too much there, not too
-    little; making it again mends it. Until then a node that was to be replaced has the new vector, or, in a store that
-    adds beside what it has, may have none. A SimpleVectorStore, which cannot be searched while it changes, is called
-    by one thread at a time.
+    Nodes are added to the store first and deleted from it last. An interrupted change therefore leaves too many nodes
+    in the store, never too few, and repeating the change repairs it. Until then a node that was to be replaced has its
+    new vector, or, in a store that adds beside existing nodes, may have none. A SimpleVectorStore cannot be searched
+    while it changes, so one thread at a time calls it.
     """
 
     fingerprint = ANY_EMBEDDER
@@ -165,7 +165,7 @@ class WrappedVectors:
                 )
 
     def _dimension(self, nodes: Sequence[BaseNode]) -> int:
-        """That of the vectors in a SimpleVectorStore, which takes any and then fails; else of the first node's."""
+        """The dimension of a SimpleVectorStore's vectors, which adding does not check; else the first node's."""
         held = self.store.data.embedding_dict.values() if isinstance(self.store, SimpleVectorStore) else ()
         return len(next(iter(held), None) or next((node.embedding for node in nodes), None) or ())
 
@@ -177,7 +177,7 @@ class WrappedVectors:
         if not ids:
             return
         yield from call(partial(self.base.hold, chunks))
-        if kind_of(self.store) not in REPLACING:  # remove what they replace, or a change that was cut off has left
+        if kind_of(self.store) not in REPLACING:  # an earlier version, or what an interrupted change left
             present = ids if self._can("delete_nodes") else [*(yield from call(partial(self.base.get, ids)))]
             yield from self.removing(present, call)
         flat = getattr(self.store, "flat_metadata", False)
@@ -202,13 +202,13 @@ class WrappedVectors:
             yield from self._changing(call, "delete_nodes", "adelete_nodes", list(ids[start : start + BATCH]))
 
     def forgetting(self, ref_doc_id: str, ids: Collection[str], call: Calling) -> Plan[None]:
-        if not len(self.base):  # some stores raise where they hold nothing
+        if not len(self.base):  # some stores raise where they are empty
             return self._removing((), call)
         alone = self.removing([name for name in ids if name == ref_doc_id], call)
         return self._forgetting(ref_doc_id, alone, call)
 
     def _forgetting(self, ref_doc_id: str, alone: Plan[None], call: Calling) -> Plan[None]:
-        """`alone` removes a node that is its own document, of which the store does not know."""
+        """Delete a document's nodes. `alone` removes a node that is its own document, which the store does not know."""
         yield from self._changing(call, "delete", "adelete", ref_doc_id)
         yield from alone
 
@@ -217,7 +217,7 @@ class WrappedVectors:
 
     def _clearing(self, call: Calling) -> Plan[None]:
         if kind_of(self.store) == CHROMA and not (yield from call(self.store.client.count)):
-            return  # an empty one would raise
+            return  # Chroma raises for an empty collection
         yield from self._changing(call, "clear", "aclear")
 
     def persist(self, fs: FileSystem, path: str) -> None:
@@ -238,10 +238,10 @@ class WrappedVectors:
 
 
 class WrappedChannel(StoreChannel):
-    """Searches a vector store for the chunks of a knowledge base, which says what is there and what passes.
+    """A channel over the vector store of a knowledge base, which decides the chunks that exist and pass a filter.
 
-    A query brings a bare vector: nothing is embedded here. Raises ConfigError for one of zeros. It searches in threads
-    within `alone`.
+    A query brings a bare vector: this channel embeds nothing. Raises ConfigError for a vector of zeros. Searches in
+    threads run within `alone`.
     """
 
     def __init__(
@@ -257,7 +257,7 @@ class WrappedChannel(StoreChannel):
         self._alone = alone
 
     def among(self, ids: Iterable[str]) -> WrappedChannel:
-        """This channel among the chunks of some ids alone."""
+        """This channel restricted to the chunks with these ids."""
         held = {name for part in self.view.parts for name in part.rows.places(ids)}
         return WrappedChannel(self.store, self.view, self._alone, ids=held)
 
@@ -279,18 +279,18 @@ class WrappedChannel(StoreChannel):
 
 
 DENSE = ".dense"
-"""What stands behind the path of a base's copy, where the copy of the vector store beside it is."""
+"""The suffix that a base copy's path gets for the copy of the vector store beside it."""
 
 
 def _slim(node: BaseNode, flat: bool) -> BaseNode:
-    """A node as it is given to the store: with the metadata that the store can hold and the base filters by."""
+    """A node as the store gets it: with the metadata that the store can hold and the base filters by."""
     metadata = {key: value for key, value in node.metadata.items() if key not in RESERVED}
     metadata[REF_DOC] = document_of(node)
     return node.model_copy(update={"metadata": flattened(metadata) if flat else metadata})
 
 
 def _is_uuid(node_id: str) -> bool:
-    """Whether an id is a UUID as Qdrant gives it back."""
+    """Whether an id is a UUID in the form that Qdrant returns."""
     try:
         return str(uuid.UUID(node_id)) == node_id
     except ValueError:

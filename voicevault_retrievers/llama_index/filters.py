@@ -1,4 +1,4 @@
-"""What narrows a search: LlamaIndex's metadata filters as the portable filter, and a retriever's own."""
+"""LlamaIndex's metadata filters as the portable filter, and a retriever's own filters and weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 
 
 def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:
-    """The portable filter, checked.
+    """Convert a portable filter or MetadataFilters to a checked portable filter.
 
-    MetadataFilters pass what they pass in LlamaIndex's SimpleVectorStore: NE and NIN pass what lacks the key; EQ, NE,
-    IN and NIN compare a list as a whole, so that no scalar equals it; CONTAINS, ANY and ALL look for members of a list
-    and for parts of a string. What cannot be compared, where LlamaIndex raises a TypeError, does not pass. Groups nest;
-    NOT holds where none of its filters does. Raises FilterNotSupportedError for an unknown operator or condition, and
-    for a list where an operator takes a scalar, or a scalar where it takes a list; ConfigError for a malformed filter.
+    MetadataFilters pass what they pass in LlamaIndex's SimpleVectorStore. NE and NIN pass nodes without the key. EQ,
+    NE, IN and NIN compare a list as a whole, so that no scalar equals it. CONTAINS, ANY and ALL match members of a list
+    and substrings of a string. Values that cannot be compared, where LlamaIndex raises a TypeError, do not pass. Groups
+    nest; NOT holds where none of its filters does. Raises FilterNotSupportedError for an unknown operator or condition,
+    and for a list where an operator takes a scalar, or a scalar where it takes a list; ConfigError for a malformed
+    filter.
     """
     portable = _group(where) if isinstance(where, MetadataFilters) else where
-    compile_filter(portable)  # before it is copied: one that nests too deep cannot be
+    compile_filter(portable)  # before copying: a filter that nests too deep cannot be copied
     return deepcopy(portable) or None
 
 
@@ -58,7 +59,7 @@ def _clause(clause: MetadataFilter) -> Filter:
 
 
 def _is_in(key: str, values: Sequence[Any]) -> Filter:
-    """What is one of the values itself, and no list with one of them."""
+    """A filter for values that equal one of the values themselves, not for lists that contain one."""
     equal = _equal_to(values)
     return {key: {"$in": equal, "$not": {"$any": equal}}}
 
@@ -69,7 +70,7 @@ def _is_not_in(key: str, values: Sequence[Any]) -> Filter:
 
 
 def _has(key: str, value: Any) -> Filter:
-    """What is a list with the value, or a string with that part."""
+    """A filter for lists that contain the value and strings that contain it."""
     equal = _equal_to([value])
     return {key: {"$contains": value}} if len(equal) == 1 else {"$or": [{key: {"$contains": one}} for one in equal]}
 
@@ -87,7 +88,7 @@ def _is_empty(key: str, value: Any) -> Filter:
 
 
 def _equal_to(values: Sequence[Any]) -> list[Any]:
-    """The values with the booleans that Python has for equal: a MetadataFilter holds no boolean, so 1 says True."""
+    """The values with the booleans that equal them in Python: MetadataFilter has no booleans, so 1 also means True."""
     return [one for value in values for one in ((value, bool(value)) if value in (0, 1) else (value,))]
 
 
@@ -120,14 +121,14 @@ Where = Filter | MetadataFilters | None
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Filters to be added to those of a query, and weights over its own."""
+    """Filters that are added to a query's, and weights that override its own."""
 
     where: Filter | None = None
     require: Filter | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def further(self, where: Where, require: Where, weights: Mapping[str, float] | None) -> Narrowing:
-        """Narrowed once more."""
+        """This narrowing with further filters and weights."""
         return Narrowing(
             both(self.where, filter_of(where)),
             scope(self.require, None if require is None else filter_of(require) or {}),
@@ -145,14 +146,14 @@ class Narrowing:
 
 
 def weights_of(weights: Mapping[str, float] | None) -> dict[str, float]:
-    """Weights as they are kept; ConfigError where they go by no names."""
+    """A copy of the weights; ConfigError unless they are a mapping of names."""
     if not isinstance(weights, Mapping | None):
         raise ConfigError(f"weights is a mapping of channel names to numbers, not {weights!r}")
     return dict(weights or {})
 
 
 class Weighing(Rewriter):
-    """Weights of a channel's own, by the names of what it fuses; those of the query go over them."""
+    """A rewriter that sets default weights of channels by name; the query's weights override them."""
 
     name = "weights"
 

@@ -1,4 +1,4 @@
-"""Stages after a search: this package's, and any node postprocessor of LlamaIndex."""
+"""Node postprocessors as stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from voicevault_retrievers.core.types import ANY_EMBEDDER, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of_hit
 
-# Kept beside a node's fields, as its provenance is: nodes of several knowledge bases may have one id.
+# Beside the node's fields, as the provenance is: nodes of several knowledge bases may share an id.
 _HIT = "_voicevault_hit"
 
 
 class PostprocessorStage(ForeignStage):
-    """A node postprocessor of LlamaIndex's as a stage, see `ForeignStage`. It is given copies.
+    """A LlamaIndex node postprocessor as a stage; see `ForeignStage`. It gets copies of the nodes.
 
-    A node is told by its id; one with another is new.
+    A returned node is matched to its hit by its id; a node with another id is new.
     """
 
     def __init__(self, postprocessor: BaseNodePostprocessor) -> None:
@@ -44,12 +44,12 @@ class PostprocessorStage(ForeignStage):
 
 
 def skippable(part: BaseNodePostprocessor | Stage) -> Stage:
-    """A postprocessor or stage without which a search goes on where it fails, see `stages.skippable`."""
+    """A postprocessor or stage whose failure a search survives; see `stages.skippable`."""
     return stages.skippable(stage_of(part))
 
 
 def stage_of(part: Any) -> Stage:
-    """A stage from a node postprocessor; of one of this package's its own, which keeps its `top_n`.
+    """A stage from a node postprocessor. A postprocessor of this package gives its own stage and `top_n`.
 
     Raises ConfigError for anything else.
     """
@@ -61,13 +61,13 @@ def stage_of(part: Any) -> Stage:
 
 
 def bundle_of(query: Query) -> QueryBundle:
-    """A new bundle of the query's own text and its vector."""
+    """A new bundle with the query's text and vector."""
     vector = query.vectors.get(ANY_EMBEDDER)
     return QueryBundle(query.text, embedding=None if vector is None else vector.tolist())
 
 
 def _awaits(postprocessor: BaseNodePostprocessor) -> bool:
-    """False where the async call is the library's, which runs the sync one in asyncio's threads."""
+    """Whether a postprocessor has its own async call: LlamaIndex's default runs the sync call in asyncio's threads."""
     calls = ("apostprocess_nodes", "_apostprocess_nodes")
     return any(overrides(postprocessor, BaseNodePostprocessor, call) for call in calls)
 
@@ -79,7 +79,7 @@ def _marked(hit: Hit) -> NodeWithScore:
 
 
 def _ids(asked: Sequence[NodeWithScore]) -> dict[str, str]:
-    """The hits' ids by the nodes' own, of equal ones the first, for nodes that are made anew."""
+    """The hits' ids by node id, the first of equal ones, for nodes that a postprocessor recreates."""
     return {node.node_id: node.node.__dict__[_HIT] for node in reversed(asked)}
 
 

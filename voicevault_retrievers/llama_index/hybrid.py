@@ -57,12 +57,12 @@ from voicevault_retrievers.structure.graph import GraphStore
 H = TypeVar("H", bound="HybridRetriever")
 KnowledgeBases = Sequence[str | Path | KnowledgeBase | Engine] | KnowledgeBase | Engine | str | Path
 Channels: TypeAlias = Mapping[str, Part | GraphStore | Mapping[str, object] | bool]
-"""What is searched, by channel name; options, or True, are for one that a knowledge base has."""
+"""Channels by name; True or a mapping of options stands for a channel of the knowledge base."""
 EmbedModel = BaseEmbedding | Embedder | str | None
 
 
 class HybridOptions(CommonOptions, total=False):
-    """The options of a HybridRetriever that are not its preset, and not what it searches."""
+    """The options of a HybridRetriever except its preset and those that say what is searched."""
 
     k: int | None
     expansion: Expansion
@@ -73,17 +73,17 @@ class HybridOptions(CommonOptions, total=False):
 
 
 class HybridRetriever(ComposedRetriever):
-    """Hybrid search of knowledge bases and of channels of any kind; how they are fused see `ComposedRetriever`.
+    """Hybrid search of knowledge bases and of channels of any kind; for fusion and reranking see `ComposedRetriever`.
 
-    It searches the knowledge bases `kb_names`, by name, by path (a Path, or `file:///FOLDER/BASE`) or open (channels
-    `bm25` and `dense`), or one collection of an engine, by its address (see `engines.addresses.connect`), which are
-    opened on first use, and `channels`, by name: each a Channel, a LlamaIndex retriever, an index, or a vector store.
-    `embed_model` is for bases whose model cannot be loaded by its name, and for the vector stores, which else are
-    searched with the `Settings.embed_model` that was set.
+    `kb_names` are the knowledge bases, opened on first use: names, paths (a Path, or `file:///FOLDER/BASE`) or open
+    bases, whose channels are `bm25` and `dense`; or one collection of an engine, by its address (see
+    `engines.addresses.connect`). `channels` maps names to channels: each is a Channel, a LlamaIndex retriever, an
+    index, or a vector store. `embed_model` is for bases whose model cannot be loaded by its name, and for the vector
+    stores, which are otherwise searched with the configured `Settings.embed_model`.
 
-    `channels={"questions": True, "graph": {"hops": 2}}` are the knowledge bases' own, with the options of
-    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as `graph`, and all that a
-    preset reads of a graph is read there.
+    `channels={"questions": True, "graph": {"hops": 2}}` adds the knowledge bases' own channels, with the options of
+    `KnowledgeBase.questions` and `graph`. A graph store, such as FalkorDBGraph, is searched as the channel `graph`, and
+    a preset reads that graph too.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class HybridRetriever(ComposedRetriever):
         wanted = {**(_wanted(self.preset, graph=self.graph) if self.kb_names else {}), **given.made}
         make = partial(_channels, wanted=wanted, asked=given.made)
         self._searched = _Searched(self._bases if self.kb_names else None, make, parts)
-        self._over(beside({name: NotOpenChannel(name) for name in wanted}, parts))  # says what does not go together
+        self._over(beside({name: NotOpenChannel(name) for name in wanted}, parts))  # raises for options that do not fit
 
     @classmethod
     def from_nodes(
@@ -152,11 +152,11 @@ class HybridRetriever(ComposedRetriever):
         channels: Channels | None = None,
         **options: Unpack[HybridOptions],
     ) -> H:
-        """BM25 over nodes held in memory (`bm25`, "lucene" unless the `formula` or the preset says otherwise).
+        """BM25 (`bm25`) and exact vector search (`dense`) over nodes held in memory.
 
-        Beside it is exact vector search (`dense`); the nodes' bare text is embedded now. `embed_model` None is the
-        preset's model, else as `as_embedder` has it. `channels` are searched beside these two. `language` and
-        `analyzer` as of `BM25Retriever.from_nodes`.
+        The nodes' bare text is embedded now. The BM25 formula is `formula`, else the preset's, else "lucene".
+        `embed_model` None is the preset's model, else as in `as_embedder`. `channels` are searched beside these two.
+        `language` and `analyzer` are as in `BM25Retriever.from_nodes`.
         """
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
@@ -179,7 +179,7 @@ class HybridRetriever(ComposedRetriever):
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
 
-        The index is followed as by `BM25Retriever.from_vector_store`. Raises as `nodes_of`.
+        `bm25` follows the index as in `BM25Retriever.from_vector_store`. Raises as `nodes_of`.
         """
         refuse(cls, options, cls.from_index)
         chosen = preset_of(preset)
@@ -191,7 +191,7 @@ class HybridRetriever(ComposedRetriever):
 
     @classmethod
     async def afrom_nodes(cls: type[H], nodes: Sequence[BaseNode], embed_model: EmbedModel = None, **options: Any) -> H:
-        """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
+        """`from_nodes` in a worker thread; an async embedding model is awaited."""
         return await aexecute(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **options)))
 
     @classmethod
@@ -200,27 +200,27 @@ class HybridRetriever(ComposedRetriever):
         return await aexecute(in_thread("from_index", partial(cls.from_index, index, **options)))
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
-        """Add nodes to all channels, where they are found at once; the id of each.
+        """Add nodes to all channels, where they are found at once. Returns their ids.
 
-        One whose id is there already takes the other's place. Channels of nodes held in memory can be changed, and one
-        beside them that is outside: an index, a vector store or a Chroma collection; the BM25 of `from_index` follows
-        its index. All is checked and embedded before anything is changed. Raises ConfigError, naming the channel, where
-        one cannot be changed.
+        A node replaces the one with the same id. All channels over nodes in memory can be changed, and one external
+        channel beside them: an index, a vector store or a Chroma collection. The BM25 of `from_index` follows its
+        index. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the channel,
+        where a channel cannot be changed.
         """
         chunks = [chunk_of(node) for node in nodes]
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 
     async def aadd(self, nodes: Iterable[BaseNode]) -> list[str]:
-        """`add` in a worker thread; embedding models and stores that are async are awaited."""
+        """`add` in a worker thread; async embedding models and stores are awaited."""
         return await aexecute(in_thread("add", partial(self.add, nodes)))
 
     def delete(self, node_ids: Iterable[str]) -> None:
-        """Delete nodes from all channels; ids that are not there are passed over. Raises as `add`."""
+        """Delete nodes from all channels. Unknown ids are ignored. Raises as `add`."""
         changes.delete(self._changed(), list(several(node_ids)))
 
     async def adelete(self, node_ids: Iterable[str]) -> None:
-        """`delete` in a worker thread; a store that is async is awaited."""
+        """`delete` in a worker thread; an async store is awaited."""
         await aexecute(in_thread("delete", partial(self.delete, node_ids)))
 
     def _changed(self) -> Channel:
@@ -229,9 +229,9 @@ class HybridRetriever(ComposedRetriever):
         return self._unstaged().channel
 
     def reload(self) -> bool:
-        """See what was committed to the knowledge bases, or which were created, since; whether there was anything.
+        """Read new commits of the knowledge bases, and bases created since. Returns whether there was anything new.
 
-        Copies made by `with_options` and `>>` see it too.
+        Copies made by `with_options` and `>>` read them too.
         """
         return self._searched.reload()
 
@@ -265,7 +265,7 @@ class HybridRetriever(ComposedRetriever):
         yield from super()._parts()
 
     def _recipe(self) -> dict[str, Any]:
-        given = self.embed_model  # LlamaIndex's may show its key
+        given = self.embed_model  # the repr of a LlamaIndex model may show its key
         model = LlamaIndexEmbedder(given) if isinstance(given, BaseEmbedding) else given
         options = {name: part for name, part in self.channels.items() if name not in self._searched.given}
         said = {"kb_names": self.kb_names, "embed_model": model, "channels": {**self._searched.given, **options}}
@@ -273,7 +273,7 @@ class HybridRetriever(ComposedRetriever):
 
 
 class _Searched:
-    """The channels of a retriever and all its copies, and what is known not to be searched."""
+    """The channels that a retriever and all its copies share, and the failures of channels that cannot be searched."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class _Searched:
 
     @property
     def bases(self) -> Bases | Engine | None:
-        """The knowledge bases, where they are open."""
+        """The knowledge bases, or None where they are not open yet."""
         return self._bases
 
     @property
@@ -299,7 +299,7 @@ class _Searched:
         return self._made is not None
 
     def get(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
-        """Both, over the state of the bases that is known; what is there is had without waiting."""
+        """The channels and failures, over the known state of the bases; takes no lock once they are built."""
         made = self._made
         if made is None:
             with self._mutex:
@@ -307,7 +307,7 @@ class _Searched:
         return made
 
     def reload(self) -> bool:
-        """See what is new in the bases; one that is not open yet has nothing new."""
+        """Read what is new in the bases. A base that is not open yet has nothing new."""
         with self._mutex:
             changed = self._bases is not None and self._bases.reload()
             if changed:
@@ -322,7 +322,7 @@ class _Searched:
 
 
 class InMemoryNodes:
-    """Nodes as a preset sees a knowledge base: something that makes channels."""
+    """Nodes in memory in the role of a preset's knowledge base: they make channels."""
 
     def __init__(
         self,
@@ -351,7 +351,7 @@ class InMemoryNodes:
 def _wanted(
     preset: Preset | None, formula: Formula | str | None = None, graph: GraphStore | None = None
 ) -> dict[str, Mapping[str, Any]]:
-    """The channels to be built, and the options of each; that of a graph in a store of its own is none of them."""
+    """The channels to be built, with the options of each; without the graph channel where a graph store is given."""
     if preset is None:
         return {"bm25": {"formula": formula or "lucene"}, "dense": {}}
     if formula is not None:
@@ -361,20 +361,20 @@ def _wanted(
 
 
 def _channels(base: Base, wanted: Mapping[str, Mapping[str, Any]], asked: Iterable[str] = ()) -> dict[str, Channel]:
-    """Those that are wanted; of a preset's the base may have none, of those that were asked for it must."""
+    """The wanted channels. A preset's channel that the base lacks is left out; one of `asked` must be there."""
     make = {name: channel_of if name in asked else channel_if_there for name in wanted}
     return {name: make[name](base, name, options) for name, options in wanted.items()}
 
 
 def _objects_of(channels: Mapping[str, Part]) -> dict[str, Any]:
-    """What index nodes of channels point to, where that is not on the nodes."""
+    """The objects that index nodes of the channels point to, where the nodes themselves do not have them."""
     maps = [part.object_map for part in channels.values() if isinstance(part, PipelineRetriever)]
     maps += [part._object_map for part in channels.values() if isinstance(part, BaseIndex)]
     return {name: target for known in maps for name, target in known.items()}
 
 
 def _embedded(channels: Channels | None, embed_model: EmbedModel) -> dict[str, Any]:
-    """Vector stores as channels with this model, else the one that was set; the others as they are."""
+    """Vector stores as channels with this model, else the configured model; other channels unchanged."""
 
     def embedded(part: Any) -> Any:
         is_store = isinstance(part, BasePydanticVectorStore)

@@ -1,4 +1,4 @@
-"""The nodes of a knowledge base and their vectors, wherever these are: how both are changed and searched."""
+"""Changes and searches of a HybridVectorStore's nodes: of its knowledge base and its vectors together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class HybridNodes:
-    """What a HybridVectorStore does, as plans whose calls a `Calling` makes.
+    """The operations of a HybridVectorStore, as plans whose calls a `Calling` makes.
 
-    A change takes the base's lock before it looks at anything: what others have committed is changed too, and where
-    another writes, or a node cannot be kept, the vectors stay as they were.
+    A change takes the base's lock before it reads anything, so that it covers the commits of others too. Where another
+    process is writing, or a node cannot be stored, the vectors stay unchanged.
     """
 
     def __init__(self, base: KnowledgeBase, vectors: Vectors, fusion: Method | None) -> None:
@@ -38,11 +38,11 @@ class HybridNodes:
         self._searched: tuple[object, Mapping[str, LeafChannel]] = (None, {})
 
     def nodes(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[BaseNode]:
-        """The nodes of some ids, or of all, that pass a filter."""
+        """The nodes with these ids, or all nodes, that pass a filter."""
         return [node_of(chunk) for chunk in self._chunks(node_ids, where)]
 
     def adding(self, nodes: Sequence[BaseNode], call: Calling) -> Plan[list[str]]:
-        """How to add nodes; the id of each. Parents are kept without their embedding, and not searched."""
+        """A plan that adds nodes and returns their ids. Parents are stored without their embedding and not searched."""
         every = list({node.node_id: node for node in nodes}.values())
         given = [node for node in every if PARENT_TYPE not in node.metadata.items()]
         rows = yield from call(partial(self.vectors.checked, given))
@@ -55,7 +55,7 @@ class HybridNodes:
         return [node.node_id for node in nodes]
 
     def forgetting(self, ref_doc_id: str, call: Calling) -> Plan[None]:
-        """How to delete the nodes of a document."""
+        """A plan that deletes the nodes of a document."""
         yield from call(self.base.hold)
         ids = yield from call(partial(self._ids, None, {REF_DOC: ref_doc_id}))
         afterwards = self.vectors.forgetting(ref_doc_id, ids, call)
@@ -63,7 +63,7 @@ class HybridNodes:
         yield from afterwards
 
     def deleting(self, node_ids: Sequence[str] | None, where: Filter | None, call: Calling) -> Plan[None]:
-        """How to delete the nodes of some ids that pass a filter; ConfigError without either."""
+        """A plan that deletes the nodes with these ids that pass a filter; ConfigError without either."""
         if node_ids is None and where is None:
             raise ConfigError("say which nodes to delete: node_ids, filters or both; clear() deletes all of them")
         yield from call(self.base.hold)
@@ -73,20 +73,20 @@ class HybridNodes:
         yield from afterwards
 
     def clearing(self, call: Calling) -> Plan[None]:
-        """How to delete all nodes."""
+        """A plan that deletes all nodes."""
         yield from call(self.base.hold)
         afterwards = self.vectors.clearing(call)
         yield from call(self.base.clear)
         yield from afterwards
 
     def querying(self, asked: VectorStoreQuery, call: Calling) -> Plan[VectorStoreQueryResult]:
-        """How to find the nodes that match a query."""
+        """A plan that returns the nodes that match a query."""
         channels = yield from call(self._channels)
         ranking = yield from searching(asked, channels, self.base.get, self.vectors.fingerprint, self.fusion)
         return (yield from call(partial(_result, ranking)))
 
     def _channels(self) -> Mapping[str, LeafChannel]:
-        """The channels over the present chunks, both of one commit."""
+        """The two channels over the current chunks, both of one commit."""
         view = self.base.view()
         searched = self._searched
         if searched[0] is not view.snapshot:

@@ -1,4 +1,4 @@
-"""The nodes that a vector store or an index holds, all of them or by id."""
+"""Listing of the nodes of a vector store or an index, all of them or by id."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _LOG = logging.getLogger(__name__)
 def nodes_of(
     source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
 ) -> list[BaseNode]:
-    """The nodes whose vectors a store or an index holds: those the store lists, else those its docstore has by its ids.
+    """The nodes whose vectors a store or an index holds: those the store lists, else its docstore's nodes with its ids.
 
-    A `docstore` that is given goes before the store's own nodes; what it holds beside the chunks is left out. Raises
-    ConfigError where the nodes cannot be had, or where no id of the vectors is in the docstore; where some are not, a
-    warning is logged.
+    A given `docstore` takes precedence over the store's own nodes; its nodes without a vector are left out. Raises
+    ConfigError where the nodes cannot be read, or where the docstore has none of the vectors' ids; where it lacks some
+    of them, a warning is logged.
     """
     _check(source)
     store = _store_of(source)
@@ -46,10 +46,10 @@ def nodes_of(
 def copied(
     source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
 ) -> tuple[CopiedIndex, list[Chunk]]:
-    """A store or an index as the source of a copy, and the chunks to copy; raises as `nodes_of`.
+    """A store or an index as the source of a copy, and the chunks to copy. Raises as `nodes_of`.
 
-    Where the store lists its nodes, they are looked up there; else in the docstore, as long as the store, or its index,
-    knows their ids.
+    Where the store lists its nodes, they are looked up in the store. Otherwise they are looked up in the docstore, as
+    long as the store, or its index, has their ids.
     """
     _check(source)
     store, held = _store_of(source), _docstore_of(source, docstore)
@@ -106,7 +106,7 @@ def _nodes(
 
 
 def _listed(store: BasePydanticVectorStore) -> list[BaseNode] | None:
-    """The nodes of a store that has them and says so."""
+    """The nodes of a store that holds and lists them; None for other stores."""
     if not store.stores_text:
         return None
     listing = next((_LISTINGS[kind] for kind in _kinds_of(store) if kind in _LISTINGS), None)
@@ -114,17 +114,17 @@ def _listed(store: BasePydanticVectorStore) -> list[BaseNode] | None:
         return listing(store)
     try:
         return store.get_nodes(None, None)
-    except (NotImplementedError, ValueError, AssertionError):  # what stores raise that list by ids or filters alone
+    except (NotImplementedError, ValueError, AssertionError):  # from stores that list only by ids or filters
         return None
 
 
 def _kinds_of(store: BasePydanticVectorStore) -> list[str]:
-    """Its class and that one's bases, as `kind_of` names them."""
+    """A store's class and its bases, in the form of `kind_of`."""
     return [f"{base.__module__}.{base.__name__}" for base in type(store).__mro__]
 
 
 def _of_qdrant(store: Any) -> list[BaseNode]:
-    """All of its pages: its own listing ends after 9,999 nodes, and does not say so."""
+    """All nodes of a Qdrant store, page by page: the store's own listing silently ends after 9,999 nodes."""
     if store.client is None:
         raise ConfigError("a QdrantVectorStore with an async client alone does not list its nodes: give client=... too")
     found: list[BaseNode] = []
@@ -138,35 +138,35 @@ def _of_qdrant(store: Any) -> list[BaseNode]:
 
 
 def _of_postgres(store: Any) -> list[BaseNode]:
-    """Those that pass a filter which all of LlamaIndex's nodes pass: it does not list without one."""
+    """The nodes that pass a filter which all of LlamaIndex's nodes pass: the store does not list without a filter."""
     typed = MetadataFilter(key="_node_type", operator=FilterOperator.TEXT_MATCH, value="")
     nodes: list[BaseNode] = store.get_nodes(filters=MetadataFilters(filters=[typed]))
     return [node.model_copy(update={"embedding": None}) for node in nodes]
 
 
 def _ids(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydanticVectorStore) -> list[str] | None:
-    """The ids of the nodes that were embedded, where they are known."""
+    """The ids of the embedded nodes; None where they are not known."""
     if isinstance(store, SimpleVectorStore):
         return list(store.data.embedding_dict)
     return list(_known(source, store)) or (None if store.stores_text or source is store else [])
 
 
 def _known(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydanticVectorStore) -> Collection[str]:
-    """The ids that a SimpleVectorStore has vectors of, or that the index of another store has noted."""
+    """The ids of a SimpleVectorStore's vectors, or those that another store's index has recorded."""
     if isinstance(store, SimpleVectorStore):
         return store.data.embedding_dict
     return dict.fromkeys(source.index_struct.nodes_dict.values()) if isinstance(source, VectorStoreIndex) else ()
 
 
 def _stored(store: BasePydanticVectorStore, ids: Sequence[str]) -> list[Chunk]:
-    """The chunks of those of some nodes that a store holds; awaited where an async search asks an async store."""
+    """The chunks of a store with these ids, awaited where an async search uses an async store."""
     coroutine = partial(store.aget_nodes, list(ids)) if awaits(store, "aget_nodes") else None
     nodes = call_or_await(partial(store.get_nodes, list(ids)), coroutine)
     return [chunk_of(node.model_copy(update={"embedding": None})) for node in nodes]
 
 
 def _held(docstore: BaseDocumentStore, ids: Sequence[str]) -> list[Chunk]:
-    """The chunks of those of some nodes that a docstore holds; one that is async alone is awaited."""
+    """The chunks of a docstore with these ids; a docstore that has only async methods is awaited."""
     wanted = list(ids)
     found = call_or_await(
         partial(docstore.get_nodes, wanted, raise_error=False),

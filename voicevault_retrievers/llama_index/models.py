@@ -29,10 +29,10 @@ from voicevault_retrievers.store.manifest import EmbedderEntry
 
 
 class LlamaIndexModel:
-    """Any LLM of LlamaIndex. Its callbacks and events stay in force; async searches ask it in a worker thread.
+    """A text model from any LlamaIndex LLM. Its callbacks and events stay active; async searches use a worker thread.
 
-    One with an option `logprobs` is asked for the probabilities of what it writes. They are read from the raw answer,
-    as OpenAI's API lists them, or from `logprobs`, where the first of each token's is that of the token itself.
+    An LLM with an option `logprobs` is asked for the log-probabilities of its tokens. They are read from the raw answer
+    in the format of OpenAI's API, or from `logprobs`, where the first entry of each token is the token itself.
     """
 
     def __init__(self, llm: BaseLLM) -> None:
@@ -40,16 +40,16 @@ class LlamaIndexModel:
         self._writing: dict[str, Any] = {"logprobs": True} if "logprobs" in type(llm).model_fields else {}
 
     def complete(self, prompt: str) -> str:
-        """What the model answers."""
+        """Return the model's answer."""
         return self.llm.complete(prompt).text
 
     def write(self, prompt: str) -> Written:
-        """What the model answers, with the probabilities of its tokens."""
+        """Return the model's answer with the probabilities of its tokens."""
         said = self.llm.complete(prompt, **self._writing)
         return _written(said, said.text)
 
     def stream(self, prompt: str) -> Iterator[Written]:
-        """What `write` gives, part by part."""
+        """Yield the answer of `write` in parts."""
         return (_written(said, said.delta) for said in self.llm.stream_complete(prompt, **self._writing) if said.delta)
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class LlamaIndexModel:
 
 
 class AsyncLlamaIndexModel(LlamaIndexModel):
-    """One that has an async call of its own; that of a CustomLLM runs the sync one on the event loop."""
+    """An LLM with its own async call; a CustomLLM's async call runs the sync one on the event loop."""
 
     async def acomplete(self, prompt: str) -> str:
         """`complete` on the running event loop."""
@@ -76,9 +76,9 @@ class AsyncLlamaIndexModel(LlamaIndexModel):
 
 
 def as_text_model(model: Any = None) -> TextModel:
-    """A text model from an LLM, one of ours, or a function from a prompt to a text.
+    """A text model from an LLM, a model of this package, or a function from a prompt to a text.
 
-    None is the `Settings.llm` that was set. Raises ConfigError where none was, and for anything else.
+    None is the configured `Settings.llm`. Raises ConfigError where none is configured, and for anything else.
     """
     model = llm_of(model)
     if isinstance(model, BaseLLM):
@@ -91,8 +91,8 @@ def as_text_model(model: Any = None) -> TextModel:
 
 
 def llm_of(model: Any = None) -> Any:
-    """The model that is given, else the `Settings.llm` that was set; ConfigError where none was."""
-    # Not the public property: where nothing was set it makes a remote model, which wants a key.
+    """The given model, else the configured `Settings.llm`; ConfigError where there is neither."""
+    # Not the public property: without a configured model it creates a remote one, which needs a key.
     model = Settings._llm if model is None else model
     if model is None:
         raise ConfigError("no language model is set: give llm=..., or set llama_index.core.Settings.llm")
@@ -100,19 +100,19 @@ def llm_of(model: Any = None) -> Any:
 
 
 def awaits(model: BaseLLM, call: str = "acomplete") -> bool:
-    """Whether a model's async call is its own; of a structured one, that of the model that it asks."""
+    """Whether a model has its own async call; for a StructuredLLM, whether the wrapped model has."""
     asked = model.llm if isinstance(model, StructuredLLM) else model
-    # Not `is`: the method is wrapped anew at each access.
+    # Not `is`: each access wraps the method anew.
     return bool(getattr(type(asked), call) != getattr(CustomLLM, call))
 
 
 def writer_of(model: Any = None) -> Writer:
-    """A writer from what `as_text_model` takes; one as it is."""
+    """A writer from anything that `as_text_model` takes; a Writer unchanged."""
     return model if isinstance(model, Writer) else as_writer(as_text_model(model))
 
 
 def flare_of(given: Any, **options: Any) -> Flare:
-    """A Flare as it is, or one with these options from what `writer_of` takes."""
+    """A Flare unchanged, or a Flare with these options from anything that `writer_of` takes."""
     return given if isinstance(given, Flare) else Flare(writer_of(given), **options)
 
 
@@ -121,7 +121,7 @@ def _written(said: CompletionResponse, text: str) -> Written:
 
 
 def _listed(said: CompletionResponse) -> Any:
-    """The tokens of an answer; None where there are none."""
+    """The tokens of an answer with their log-probabilities; None where there are none."""
     dump = getattr(said.raw, "model_dump", None)
     raw = dump() if callable(dump) else said.raw
     choices = raw.get("choices") if isinstance(raw, Mapping) else None
@@ -134,9 +134,9 @@ def _listed(said: CompletionResponse) -> Any:
 
 
 class LlamaIndexEmbedder(FrameworkEmbedder):
-    """Any LlamaIndex embedding model; see `FrameworkEmbedder`. Its events, cache and rate limit stay in force.
+    """An embedder from any LlamaIndex embedding model, with its events, cache and rate limit; see `FrameworkEmbedder`.
 
-    In an async search its async calls are awaited where they wait for something.
+    An async search awaits the model's async calls where they are non-blocking.
     """
 
     framework = "llama_index"
@@ -160,7 +160,7 @@ class LlamaIndexEmbedder(FrameworkEmbedder):
 
 
 def documents_embedded(model: BaseEmbedding, texts: list[str]) -> list[list[float]]:
-    """The vectors of texts; awaited where an async search asks a model whose async call waits for something."""
+    """The vectors of texts, awaited where an async search uses a model with a non-blocking async call."""
     kind = type(model)
     many = kind._aget_text_embeddings is not BaseEmbedding._aget_text_embeddings and waits(kind._aget_text_embeddings)
     coroutine = partial(model.aget_text_embedding_batch, texts)
@@ -169,16 +169,16 @@ def documents_embedded(model: BaseEmbedding, texts: list[str]) -> list[list[floa
 
 
 def query_embedded(model: BaseEmbedding, text: str) -> list[float]:
-    """The vector of a question; as `documents_embedded`."""
+    """The vector of a query, awaited as in `documents_embedded`."""
     coroutine, own = partial(model.aget_query_embedding, text), waits(type(model)._aget_query_embedding)
     return call_or_await(partial(model.get_query_embedding, text), coroutine, waits=own)
 
 
 class NamedEmbedder:
-    """The model that made a knowledge base's vectors, known by the base's entry for it.
+    """The model of a knowledge base's vectors, described by the base's entry.
 
-    Nothing is asked of the `model` but to embed a text; None is loaded by its name then, and raises as
-    `KnowledgeBase.embedder` does where it cannot be.
+    The `model` is used only to embed a text. None is loaded by its name then, and raises as `KnowledgeBase.embedder`
+    where it cannot be loaded.
     """
 
     def __init__(self, entry: EmbedderEntry, kb: str, model: Embedder | None = None) -> None:
@@ -214,9 +214,9 @@ class NamedEmbedder:
 
 
 def store_model(model: object = None) -> BaseEmbedding | None:
-    """What embeds questions for a LlamaIndex vector store: the model given, else the `Settings.embed_model` set.
+    """The model that embeds queries for a LlamaIndex vector store: the given model, else `Settings.embed_model`.
 
-    None where there is neither. Raises ConfigError for one that is not LlamaIndex's.
+    None where there is neither. Raises ConfigError for a model that is not LlamaIndex's.
     """
     model = _set_model() if model is None else model
     if isinstance(model, LlamaIndexEmbedder):
@@ -229,9 +229,9 @@ def store_model(model: object = None) -> BaseEmbedding | None:
 
 
 def as_embedder(model: object = None) -> Embedder:
-    """An embedder from LlamaIndex's, one of ours, or the name of a model.
+    """An embedder from a LlamaIndex embedding model, an Embedder of this package, or the name of a model.
 
-    None is the `Settings.embed_model` that was set, else all-MiniLM-L6-v2.
+    None is the configured `Settings.embed_model`, else all-MiniLM-L6-v2.
     """
     model = _set_model() if model is None else model
     if model is None:
@@ -240,21 +240,21 @@ def as_embedder(model: object = None) -> Embedder:
         return LlamaIndexEmbedder(model)
     if isinstance(model, str):
         return load_embedder(model)
-    # A protocol's check may read the fingerprint, for which our own models look at their files.
+    # isinstance with a protocol may read the fingerprint, for which this package's models open their files.
     if isinstance(model, BaseEmbedder | Embedder):
         return model
     raise ConfigError(f"embed_model is a BaseEmbedding, an Embedder or a model's name, not a {type(model).__name__}")
 
 
 def _set_model() -> BaseEmbedding | None:
-    # Not the public property: where nothing was set it makes a remote model, which wants a key.
+    # Not the public property: without a configured model it creates a remote one, which needs a key.
     return Settings._embed_model
 
 
 def embeddings_of(nodes: Sequence[BaseNode], entry: EmbedderEntry, kb: str) -> NDArray[np.float32]:
-    """The embeddings that nodes come with, brought to length 1, as rows of shape (len(nodes), entry.dimension).
+    """The embeddings of nodes, scaled to length 1, as rows of shape (len(nodes), entry.dimension).
 
-    Raises ConfigError, naming the node, where one is missing, of another dimension, zero or not finite.
+    Raises ConfigError, naming the node, where an embedding is missing, has another dimension, is zero or not finite.
     """
     for node in nodes:
         if node.embedding is None:

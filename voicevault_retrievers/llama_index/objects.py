@@ -1,4 +1,4 @@
-"""What index nodes point to: nodes, retrievers and query engines, entered with the question that found them."""
+"""The objects that index nodes point to (nodes, retrievers, query engines), searched with the same query."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from voicevault_retrievers.llama_index.convert import NodeWithProvenance, chunk_
 
 THROUGH = "through"
 INDEX = "index"
-"""Keys of a provenance: the id of the index node which led to a node, and where the object says itself how it found
-the node, how the index node was found."""
+"""Provenance keys: the id of the index node that led to a node, and the index node's own provenance, where the object
+has given the node a provenance already."""
 
 _OF_THE_CHUNK = frozenset({"kb", "parent_id", "text"})
 
 
 @dataclass(frozen=True)
 class Entrance:
-    """How objects are entered: with an object and its index node's score, `retrieve` gives the object's nodes."""
+    """How objects are searched: `retrieve` maps an object and its index node's score to the object's nodes."""
 
     objects: Mapping[str, Any]
     require: Filter | None
@@ -38,7 +38,7 @@ class Entrance:
     aretrieve: Callable[[Any, float | None], Awaitable[Sequence[NodeWithScore]]]
 
     def target(self, node: BaseNode) -> Any:
-        """What an index node points to; None where there is nothing."""
+        """The object that a node points to; None where there is none."""
         if not isinstance(node, IndexNode):
             return None
         return self.objects.get(node.index_id) if node.obj is None else node.obj
@@ -46,16 +46,16 @@ class Entrance:
 
 @dataclass(frozen=True)
 class Entered:
-    """The nodes after objects were entered, and what went wrong there."""
+    """The nodes after index nodes were replaced by their objects' nodes, and the failures of objects."""
 
     nodes: tuple[NodeWithScore, ...]
     failures: tuple[Failure, ...] = ()
 
 
 def entered(nodes: Sequence[NodeWithScore], entrance: Entrance) -> Plan[Entered]:
-    """The nodes of objects in the places of the index nodes that point to them, all entered at the same time.
+    """The nodes, with each index node replaced by the nodes of its object. All objects are searched in parallel.
 
-    An index node whose object fails stays. Nodes that `require` does not permit are left out. Each node is there once.
+    An index node whose object fails stays. Nodes that `require` does not permit are left out. Each node appears once.
     """
     outcomes = yield tuple(_place(node, entrance.target(node.node), entrance) for node in nodes)
     places: list[Entered] = [value_of(outcome) for outcome in outcomes]
@@ -89,7 +89,7 @@ def _call(node: NodeWithScore, target: Any, entrance: Entrance) -> Call:
 
 
 def _wrong(found: Sequence[NodeWithScore]) -> InvalidScoreError | None:
-    """What is wrong with an object's nodes: a score that is NaN or infinite."""
+    """The error of an object's nodes: a score that is NaN or infinite."""
     try:
         check_scores((node.node_id, node.score) for node in found)
     except InvalidScoreError as error:
@@ -102,10 +102,10 @@ def _name(node: NodeWithScore) -> str:
 
 
 def _through(index: NodeWithScore, found: NodeWithScore, node_id: str | None) -> NodeWithProvenance:
-    """A copy of an object's node, with its own score, which says through which index node it was reached."""
+    """A copy of an object's node, with its own score and the index node that led to it in its provenance."""
     outer, own = provenance(index) or {}, provenance(found)
     node = node_of(chunk_of(found.node))
-    if node_id is not None:  # a response has a random id, and would be another node each time
+    if node_id is not None:  # a response has a random id, which would make it another node in each search
         node.id_ = node_id
     if own:
         told = {**deepcopy(own), INDEX: deepcopy(outer)}
@@ -115,7 +115,7 @@ def _through(index: NodeWithScore, found: NodeWithScore, node_id: str | None) ->
 
 
 def _once(nodes: Iterable[NodeWithScore]) -> Iterator[NodeWithScore]:
-    """Each node once; nodes of several knowledge bases may have one id."""
+    """Each node once; nodes of several knowledge bases may share an id."""
     seen: set[tuple[str | None, str]] = set()
     for node in nodes:
         key = (provenance(node) or {}).get("kb"), node.node_id

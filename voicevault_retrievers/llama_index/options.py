@@ -1,4 +1,4 @@
-"""Options that are misspelt, or that LlamaIndex's own retrievers have, as errors that say what is meant."""
+"""Errors for misspelt options, and for those of LlamaIndex's own retrievers, that name the right option."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ _ELSEWHERE = {
     "vector_store_query_mode": "a channel, `index.as_retriever(vector_store_query_mode=...)`",
     "weights": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
 }
-"""What the options of LlamaIndex's retrievers are called here."""
+"""What LlamaIndex's options correspond to in this package."""
 
 
 class CommonOptions(TypedDict, total=False):
-    """What every retriever takes by name, but for how many nodes."""
+    """The keyword arguments of every retriever, except the number of nodes."""
 
     where: Where
     require: Where
@@ -70,21 +70,21 @@ class CommonOptions(TypedDict, total=False):
 
 
 class RetrieverOptions(CommonOptions, total=False):
-    """What every retriever takes by name."""
+    """The keyword arguments of every retriever."""
 
     k: int | None
     similarity_top_k: int | None
 
 
 class LoneOptions(RetrieverOptions, total=False):
-    """What a retriever of one channel takes by name."""
+    """The keyword arguments of a retriever over one channel."""
 
     timeout: float | None
     on_error: OnError
 
 
 def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any] | None = None) -> None:
-    """Raises ConfigError for the first option that is none of a class's, or of its class method `maker`."""
+    """Raise ConfigError for the first option that neither a class nor its class method `maker` has."""
     known = {name for base in retriever.__mro__ if "__init__" in vars(base) for name in _named(base.__init__)}  # type: ignore[misc]  # each class's own
     known |= set() if maker is None else _named(maker)
     for name in options:
@@ -96,7 +96,7 @@ def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any
 
 
 def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mapping[str, str]) -> ConfigError:
-    """The error of a component's options, in our words; `elsewhere` says what others' options are called here."""
+    """A pydantic error as a ConfigError; `elsewhere` maps foreign options to this package's."""
     errors = error.errors()
     first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
     cause = first.get("ctx", {}).get("error")
@@ -111,7 +111,7 @@ def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mappi
 
 
 def _named(function: Callable[..., Any]) -> set[str]:
-    """The parameters that are given by name."""
+    """The parameters that can be passed by name."""
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     parameters = inspect.signature(function).parameters
     return {name for name, parameter in parameters.items() if parameter.kind in kinds} - {"self"}

@@ -1,4 +1,4 @@
-"""What is around a node that was found: its parent from a docstore, or its window from the metadata."""
+"""Expansion of found nodes: to their parents from a docstore, or to their windows from the metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Store: TypeAlias = BaseDocumentStore | StorageContext | BaseIndex[Any] | Mapping
 
 
 class ParentExpansionOptions(StageOptions, total=False):
-    """The fields of `ParentExpansionPostprocessor`, but for its store."""
+    """The fields of `ParentExpansionPostprocessor`, except its store."""
 
     levels: int | None
     use_source: bool
@@ -47,22 +47,23 @@ class ParentExpansionOptions(StageOptions, total=False):
 
 
 class ParentExpansionPostprocessor(StagePostprocessor):
-    """Gives each node that has a parent the parent's text; a parent comes once, for the best of its children.
+    """Replaces each node's text by its parent's text. A parent appears once, for the best of its children.
 
-    The node keeps its id, span and score; its own text is in the provenance under `text`. Its metadata are the
-    parent's, and its own under keys that the parent has not, so that a citation names what is read; which of its keys
-    models and embeddings do not see, the parent says. Where a parent is missing, is not permitted by `require`, or does
-    not fit into `max_chars` and `max_tokens`, a node keeps its own text, and where the store fails all do (see
-    `structure.ParentExpansion`). One whose own text does not fit either has none, and `over_budget` in its provenance.
+    The node keeps its id, span and score; its own text moves to the provenance under `text`. Its metadata are the
+    parent's, with its own under keys that the parent lacks, so that a citation names the text that is read. The parent
+    decides which of its keys models and embeddings do not see. A node keeps its own text where the parent is missing,
+    is not permitted by `require`, or does not fit into `max_chars` and `max_tokens`; where the store fails, all nodes
+    do (see `structure.ParentExpansion`). A node whose own text does not fit either has an empty text, and `over_budget`
+    in its provenance.
 
     `store` is a docstore, a StorageContext, an index, a knowledge base, a mapping of ids to nodes, chunks or JSON with
-    `text` and `metadata`, or has `fetch(ids)`. A parent is the node's PARENT, as a HierarchicalNodeParser tells it, or
-    where `use_source`, and it has none, its SOURCE. `levels` above 1, or None for all, takes the highest that fits of
-    the parents' parents too. With `min_children_ratio` a parent stands only where at least that part of its children
-    was found, or stands for others that were, as in LlamaIndex's AutoMergingRetriever. With `merge`, parents that
-    overlap become one text, and so do nodes that keep their own and overlap or follow one another in their document.
-    Under `header_key` metadata may name a header, such as a judgment's title, which stands above the first of its
-    texts. `timeout` is in seconds; None waits.
+    `text` and `metadata`, or any object with `fetch(ids)`. The parent is the node's PARENT, as set by a
+    HierarchicalNodeParser, or with `use_source`, where there is no PARENT, its SOURCE. `levels` above 1, or None for
+    all, also tries the parents' parents and takes the highest that fits. With `min_children_ratio` a parent is used
+    only where at least this share of its children was found, or replaces found descendants, as in LlamaIndex's
+    AutoMergingRetriever. With `merge`, overlapping parents become one text, and so do nodes that keep their own text
+    and overlap or follow one another in their document. The metadata under `header_key` may name a header, such as a
+    judgment's title, which is put above the first of its texts. `timeout` is in seconds; None waits.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -114,11 +115,12 @@ class ParentExpansionPostprocessor(StagePostprocessor):
 
 
 class SentenceWindowPostprocessor(StagePostprocessor):
-    """Gives each node of a SentenceWindowNodeParser its window; windows that overlap come once, as one text.
+    """Replaces the text of each node of a SentenceWindowNodeParser by its window. Overlapping windows become one text.
 
-    That is given to the best of their nodes, which stays what it was, with its id, metadata, span and score; its own
-    text is in the provenance under `text`. The joined windows, else the node's own, else its text are what fits into
-    `max_chars` and `max_tokens`. Nodes without a window stay as they are. See `structure.windows.WindowExpansion`.
+    The joined text goes to the best of the nodes, which keeps its id, metadata, span and score; its own text moves to
+    the provenance under `text`. The node gets the first of these that fits into `max_chars` and `max_tokens`: the
+    joined windows, its own window, its text. Nodes without a window are unchanged. See
+    `structure.windows.WindowExpansion`.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {"target_metadata_key": "here it is `window_key`"}
@@ -145,7 +147,7 @@ class SentenceWindowPostprocessor(StagePostprocessor):
 
 @dataclass(frozen=True)
 class _Docstore:
-    """A docstore as a store of parents."""
+    """A docstore as a parent store."""
 
     docstore: BaseDocumentStore
 
@@ -155,13 +157,13 @@ class _Docstore:
     async def afetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
         try:
             return _chunks(await self.docstore.aget_nodes(list(ids), raise_error=False))
-        except NotImplementedError:  # as some have it
+        except NotImplementedError:  # some docstores have no async methods
             return await aexecute(in_thread("parents", partial(self.fetch, ids)))
 
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A mapping of ids to nodes, chunks or JSON as a store of parents."""
+    """A mapping of ids to nodes, chunks or JSON as a parent store."""
 
     mapping: Mapping[str, Any]
 
@@ -173,7 +175,7 @@ class _Mapped:
 
 @dataclass(frozen=True)
 class _Nodes(Kinship):
-    """Whose parents nodes are, as their relationships tell."""
+    """The parent-child relations that nodes' relationships record."""
 
     use_source: bool
 
@@ -231,7 +233,7 @@ def _place_of(chunk: Chunk) -> Place | None:
 
 
 def _node(chunk: Chunk) -> BaseNode | None:
-    """The node that a chunk was made from or kept."""
+    """The node that a chunk was made from or stores."""
     return chunk.node if isinstance(chunk, NodeChunk) else restored(chunk).node
 
 

@@ -1,4 +1,4 @@
-"""Stages as LlamaIndex postprocessors."""
+"""Stages as LlamaIndex node postprocessors."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from voicevault_retrievers.rerank.scorers import DEFAULT_MODEL
 _LOG = logging.getLogger(__name__)
 dispatcher = get_dispatcher(__name__)
 
-# Read at each call, so that a stage stays as it is when they change.
+# Read at each call: changing one of these does not need a new stage.
 _READ_LATE = frozenset({"callback_manager", "on_error", "top_n"})
 
 
 class StageOptions(TypedDict, total=False):
-    """The fields of `StagePostprocessor` for the constructors that have a first argument."""
+    """The fields of `StagePostprocessor`, for constructors that have a positional argument."""
 
     callback_manager: CallbackManager
     on_error: Literal["skip", "raise"]
@@ -58,7 +58,7 @@ class RerankerOptions(StageOptions, total=False):
 
 
 class CrossEncoderOptions(RerankerOptions, total=False):
-    """The fields of `CrossEncoderRerank`, but for its model."""
+    """The fields of `CrossEncoderRerank`, except its model."""
 
     depth: int | None
     max_chars: int
@@ -75,16 +75,16 @@ class CrossEncoderOptions(RerankerOptions, total=False):
 
 
 class StagePostprocessor(BaseNodePostprocessor):
-    """A stage as a node postprocessor: gives new nodes with their provenance; those it was given stay as they are.
+    """A stage as a node postprocessor. It returns new nodes with their provenance and leaves its input unchanged.
 
-    The stage sees how the nodes were found, and their scores where they fall. Where it fails, `on_error` "skip" keeps
-    the nodes in their order, says so in their provenance under `degraded` and logs a warning; "raise" raises its error.
-    Options that are wrong raise ConfigError.
+    The stage sees how the nodes were found, and their scores where these fall. When the stage fails, `on_error` "skip"
+    keeps the nodes in their order, names the failure in their provenance under `degraded` and logs a warning; "raise"
+    raises the stage's error. Wrong options raise ConfigError.
     """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    """What options of LlamaIndex's postprocessors are called here."""
+    """What options of LlamaIndex's postprocessors correspond to in this package."""
     on_error: Literal["skip", "raise"] = Field(
         default="skip", description="Where the stage fails: keep the nodes as they were, marked as degraded, or raise."
     )
@@ -106,25 +106,25 @@ class StagePostprocessor(BaseNodePostprocessor):
 
     @property
     def stage(self) -> Stage:
-        """The same for a pipeline, which itself says how many hits are wanted."""
+        """The same stage for a pipeline, which itself decides how many hits are kept."""
         return self._stage()
 
     def __rrshift__(self, retriever: BaseRetriever) -> PipelineRetriever:
-        """`retriever >> postprocessor`, for a retriever of LlamaIndex's own: all nodes that it gives are refined."""
+        """`retriever >> postprocessor`, for a retriever of LlamaIndex's own; all nodes that it returns are refined."""
         if not isinstance(retriever, BaseRetriever):
             return NotImplemented
         return PipelineRetriever(Pipeline(as_channel(retriever), k=MAX_DEPTH), node_postprocessors=[self])
 
     def _asks(self) -> bool:
-        """Whether there is nothing to be done without a query."""
+        """Whether the stage needs the query."""
         return False
 
     def _build(self) -> Stage:
-        """Make the stage of the present options."""
+        """Build the stage from the current options."""
         raise NotImplementedError  # not abstract: LlamaIndex puts a span around each call of such a method
 
     def _stage(self) -> Stage:
-        """What `_build` makes; again after a change of options."""
+        """The built stage; it is built again after a change of options."""
         return self._made.get("own", self._options(), self._build)
 
     def _options(self) -> list[Any]:
@@ -158,7 +158,7 @@ class StagePostprocessor(BaseNodePostprocessor):
 
     @contextmanager
     def _announced(self, query: Query, nodes: Sequence[NodeWithScore]) -> Iterator[list[NodeWithScore]]:
-        """What is told of the work; the list it gives is to be filled."""
+        """Announce the work in events; yields a list, to be filled with the resulting nodes."""
         yield []
 
     def _plan(self, query: Query, given: Ranking) -> Plan[Ranking]:
@@ -166,13 +166,13 @@ class StagePostprocessor(BaseNodePostprocessor):
         return settled(ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
-        """The stage for hits that are told by their places among the nodes (see `place_id`)."""
+        """The stage for hits whose ids are their places among the nodes (see `place_id`)."""
         return stage
 
     def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
         before = {hit.id: hit for hit in given}
         degraded = ranking.skipped
-        # Where nothing was ordered anew nodes keep their scores, even such as are of another order.
+        # Where the stage kept the order, nodes keep their scores, even scores of another order.
         kept = all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking)
         found: list[NodeWithScore] = []
         for hit in ranking:
@@ -183,7 +183,7 @@ class StagePostprocessor(BaseNodePostprocessor):
 
 
 class Reranker(StagePostprocessor):
-    """A stage that orders anew, and says so in LlamaIndex's reranking events; the first `top_n` nodes are kept."""
+    """A postprocessor that reorders nodes, emits LlamaIndex's reranking events and keeps the first `top_n` nodes."""
 
     top_n: int | None = Field(default=None, ge=1, description="How many nodes to return; None returns all.")
 
@@ -197,18 +197,18 @@ class Reranker(StagePostprocessor):
 
 
 class CrossEncoderRerank(Reranker):
-    """Reads nodes with a cross-encoder and orders them anew; ties as they came.
+    """Reranks nodes with a cross-encoder. Nodes with equal scores keep their order.
 
-    A node's score becomes what it is ordered by: its place and its logit, of which `blend` says how much the logit
-    counts. With `blend=1` it is the logit itself, unbounded, and the order that nodes came in does not count. Its
-    provenance has the rank and, as score, the logit.
+    A node's score becomes the score that orders the nodes: a weighted sum of its place and its logit, in which `blend`
+    is the weight of the logit. With `blend=1` it is the logit itself, unbounded, and the order of the input does not
+    count. The provenance has the rank and, as score, the logit.
 
-    `model` is the name of a model or a profile, found on first use, or a scorer. It reads `max_chars` characters of a
+    `model` is the name of a model or a profile, loaded on first use, or a scorer. It reads `max_chars` characters of a
     node: the window that matches the query best, or with `passages="start"` the first. It scores all nodes up to
-    `max_candidates`, or the first `depth`; in a retriever it asks for `depth`, or at least 20. After `timeout` seconds
-    (None, the default, waits) what was scored comes first, and the nodes say so. `top_k` and `certainty` let it stop
-    where the best are sure; `sure`, `overtime` and `calibration`: see `rerank.CrossEncoderRerank`. Raises ConfigError
-    without a query.
+    `max_candidates`, or the first `depth`. In a retriever the stage asks for `depth` nodes, or for at least 20. After
+    `timeout` seconds (None, the default, waits) the scored nodes come first, and the nodes say so. With `top_k` and
+    `certainty` scoring stops as soon as the best are certain; for `sure`, `overtime` and `calibration` see
+    `rerank.CrossEncoderRerank`. Raises ConfigError without a query.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -249,10 +249,10 @@ class CrossEncoderRerank(Reranker):
 
 
 class PageDiversityPostprocessor(StagePostprocessor):
-    """Drops nodes beyond the first `max_chunks_per_page` of their page, and keeps the order of the others.
+    """Keeps the first `max_chunks_per_page` nodes of each page, in their order, and drops the others.
 
-    A page is told by (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Nodes
-    without a page are not capped, unless `max_chunks_per_document` is set.
+    The page is (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Nodes without a
+    page are not capped, unless `max_chunks_per_document` is set.
     """
 
     max_chunks_per_page: int | None = Field(
@@ -271,12 +271,12 @@ class PageDiversityPostprocessor(StagePostprocessor):
 
 
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:
-    """The nodes in their order, each by its place, with their scores where these fall."""
+    """The nodes as a ranking; ids are their places. Scores are kept where they fall."""
     return Ranking(in_order(hit_of(node, place_id(at, node.node.node_id)) for at, node in enumerate(nodes)))
 
 
 def _told_of(node: NodeWithScore, before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:
-    """What is known of a node after a stage, beside what was known before; else the score it came with."""
+    """A node's provenance after a stage, added to what was there before; else the score it came with."""
     known: dict[str, Any] = copy.deepcopy(provenance(node) or {})
     told = after_stage(known, before, hit, degraded)
     return told if known or not told else {"retrieved": {"score": finite(node.score)}, **told}

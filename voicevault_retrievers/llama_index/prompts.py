@@ -1,4 +1,4 @@
-"""The prompts of a retriever's parts, under LlamaIndex's names for them."""
+"""The prompts of a retriever's components, under LlamaIndex's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMi
 
 
 class PostprocessorPrompts(PromptMixin):
-    """The prompts of a node postprocessor, which has the mixin's hooks but is none."""
+    """The prompts of a node postprocessor as a PromptMixin: a postprocessor has the mixin's hooks, but not its type."""
 
     def __init__(self, postprocessor: BaseNodePostprocessor) -> None:
         self._postprocessor = postprocessor
@@ -27,7 +27,7 @@ class PostprocessorPrompts(PromptMixin):
 
 
 def modules_of(parts: Iterable[tuple[str, Any]]) -> PromptMixinType:
-    """Those of some named parts that have prompts to tell of; the second of a name is "name 2"."""
+    """The components that have prompts, by name; the second of one name is "name 2"."""
     found: PromptMixinType = {}
     seen: Counter[str] = Counter()
     for name, part in parts:

@@ -1,4 +1,4 @@
-"""Any property graph store of LlamaIndex as a graph store."""
+"""Any LlamaIndex property graph store as a graph store."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ WEIGHT = "weight"
 class PropertyGraph:
     """A graph store over a `PropertyGraphStore`: chunks are its chunk nodes, references its entities.
 
-    Relations that others put in are walked as well, with weight 1 where they have none; under access rights only those
-    that begin or end at a chunk, or name the chunk they come from as LlamaIndex's extractors do. Nodes that others put
-    in are found by walking to them, not by name. An async search awaits
-    a store that has async methods of its own. Raises SearchNotAvailableError where the store fails.
+    Relations of other writers are followed too, with weight 1 where they have none. Under access rights only relations
+    are followed that begin or end at a chunk, or that name the chunk they come from as LlamaIndex's extractors do.
+    Nodes of other writers are found by following relations, not by name. An async search awaits a store that has its
+    own async methods. Raises SearchNotAvailableError where the store fails.
     """
 
     def __init__(self, store: PropertyGraphStore) -> None:
@@ -42,7 +42,7 @@ class PropertyGraph:
             self.afind, self.aedges, self.achunks = self._afind, self._aedges, self._achunks
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Add chunks with all that they state, in place of what those of the same ids stated."""
+        """Add chunks with all their references, replacing those of earlier chunks with the same ids."""
         given = latest(entries)
         self.delete([entry.chunk.id for entry in given])
         edges = [edge for entry in given for edge in entry.edges()]
@@ -53,9 +53,10 @@ class PropertyGraph:
             self.store.upsert_relations(_relations(edges))
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Remove chunks with all that only they state.
+        """Remove chunks with the references that only they make.
 
-        Stores differ in what goes with a node: its neighbours are put in again, then those that nothing states go.
+        Stores differ in what they delete with a node. Its neighbours are therefore added again, and then those without
+        any reference are deleted.
         """
         ids = [node.id for node in self._got(chunk_ids) if isinstance(node, ChunkNode)]
         if not ids:
@@ -72,7 +73,7 @@ class PropertyGraph:
                     self.store.delete(ids=orphans)
 
     def find(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """For each name the keys with it, ascending."""
+        """For each name the keys with that name, in ascending order."""
         with _asking(self.store):
             return {name: _keys(name, self.store.get(properties={NAME: name})) for name in names}
 
@@ -93,7 +94,7 @@ class PropertyGraph:
             return _edges(await self.store.aget_triplets(ids=ids)) if ids else []
 
     def chunks(self, ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the given chunks that are here."""
+        """The requested chunks that are in the store."""
         return {node.id: _chunk(node) for node in self._got(ids) if isinstance(node, ChunkNode)}
 
     async def _achunks(self, ids: Sequence[str]) -> dict[str, Chunk]:
@@ -103,7 +104,7 @@ class PropertyGraph:
         return {node.id: _chunk(node) for node in got if isinstance(node, ChunkNode)}
 
     def stats(self) -> GraphStats:
-        """How much there is."""
+        """The number of chunks, references and edges."""
         with _asking(self.store):
             nodes = self.store.get()
             chunks = sum(isinstance(node, ChunkNode) for node in nodes)
@@ -122,7 +123,7 @@ class PropertyGraph:
 
 
 class _asking:  # noqa: N801 - reads as the statement that it is
-    """Whatever a store raises, as an error of a channel."""
+    """Turns any error of a store into a channel's error."""
 
     def __init__(self, store: PropertyGraphStore) -> None:
         self.store = store
@@ -165,7 +166,7 @@ def _chunk_node(chunk: Chunk) -> ChunkNode:
 
 
 def _chunk(node: ChunkNode) -> Chunk:
-    """A chunk node as a chunk: of ours as it was put in, of others with its text and properties."""
+    """The chunk of a chunk node: as it was stored by this package, else with the node's text and properties."""
     own = node.properties.get(CHUNK)
     return unpacked(own) if isinstance(own, str) else Chunk(node.id, node.text, None, dict(node.properties))
 

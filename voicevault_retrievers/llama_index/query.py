@@ -31,26 +31,26 @@ _PLACES = {
     **dict.fromkeys(("query", "query_str", "question", "context_str"), "{query}"),
     **dict.fromkeys(("count", "num_queries"), "{count}"),
 }
-"""What LlamaIndex's prompts call the places of ours."""
+"""LlamaIndex's names of prompt variables, with this package's."""
 
 dispatcher = get_dispatcher(__name__)
 
 
 class QueryExpander(BaseQueryTransform):
-    """Adds further wordings to a question: `size` in all, the question itself always first.
+    """Adds other wordings to a question: `size` in all, the question itself always first.
 
-    They are made by rules, or by `llm`: an LLM, or a function from a prompt to a text. `hyde` adds the answer that the
-    model makes up, as the last of them; with `size` 1 it is all that the model is asked for. `prompt`, and `hyde` where
-    it is no flag, are prompts of your own: a text or a template with `{query}` or `{query_str}` in it, and for `prompt`
-    `{count}` or `{num_queries}`, how many wordings are wanted. `timeout` is in seconds for each call of the model.
-    Where the model fails, `on_error` "skip" gives what there is without it, and logs a warning; "raise" raises its
-    error.
+    The wordings are made by rules, or by `llm`: an LLM, or a function from a prompt to a text. `hyde` appends the
+    hypothetical answer that the model writes; with `size` 1 it is all that the model is asked for. `prompt`, and `hyde`
+    where it is not a flag, are your own prompts: a text or a template with `{query}` or `{query_str}` in it, and in
+    `prompt` also `{count}` or `{num_queries}`, the number of wordings. `timeout` is in seconds for each call of the
+    model. When the model fails, `on_error` "skip" returns the other wordings and logs a warning; "raise" raises the
+    model's error.
 
-    As a query transform it puts the wordings into a new bundle's `custom_embedding_strs`, which are for vectors alone:
-    this package's retrievers search each of them, the library's the mean of their vectors. A bundle's own `embedding`
-    stays, and where there is one the library's retrievers search for nothing else. `HybridRetriever` takes the
-    `rewriter` as its `expansion`: then keywords are searched in every wording too, the model's failures make the result
-    degraded, and no model holds the event loop, which `TransformQueryEngine.aquery` waits on.
+    As a query transform it puts the wordings into a new bundle's `custom_embedding_strs`, which are for vector search
+    alone: this package's retrievers search each of them, LlamaIndex's the mean of their vectors. A bundle's own
+    `embedding` stays, and where there is one LlamaIndex's retrievers search for nothing else. `HybridRetriever` takes
+    the `rewriter` as its `expansion`: then keyword channels search every wording too, failures of the model are
+    reported under `degraded`, and no model blocks the event loop, as it does in `TransformQueryEngine.aquery`.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class QueryExpander(BaseQueryTransform):
 
     @property
     def rewriter(self) -> Rewriter:
-        """What expands a query in a pipeline; prompts that are updated here are its prompts."""
+        """The rewriter that expands a query in a pipeline; updates of this expander's prompts change its prompts."""
         return self._together
 
     def wordings(self, query: QueryType) -> list[str]:
-        """The question and its further wordings, a made-up answer as the last."""
+        """The question and its other wordings; a hypothetical answer comes last."""
         return execute(self._plan(query))
 
     async def awordings(self, query: QueryType) -> list[str]:
@@ -120,7 +120,7 @@ class QueryExpander(BaseQueryTransform):
 
 
 def _query(asked: QueryType) -> Query:
-    """A query for its texts alone; a bundle's own embedding strings count as wordings."""
+    """A query of texts alone; a bundle's own embedding strings count as wordings."""
     if isinstance(asked, str):
         return Query(asked)
     return Query(asked.query_str, variants=tuple(Variant(text) for text in asked.custom_embedding_strs or ()))
@@ -132,7 +132,7 @@ def _bundle(asked: QueryType, wordings: list[str]) -> QueryBundle:
 
 
 def _text_of(prompt: str | BasePromptTemplate) -> str:
-    """A prompt as a text in which the core puts the question and the number."""
+    """A prompt as a template text into which the core puts the question and the number of wordings."""
     if isinstance(prompt, BasePromptTemplate):
         text = _formatted(prompt)
     elif isinstance(prompt, str):

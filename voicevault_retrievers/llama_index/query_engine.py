@@ -30,7 +30,7 @@ _OWN = (*(field.name for field in fields(ContextBuilder)), "metadata_mode", "emp
 
 
 class Retrieved(list[NodeWithScore]):
-    """Nodes, and what was skipped in the search for them, which they do not tell where there are none."""
+    """A list of nodes with the failures of the search, which an empty list could not report otherwise."""
 
     def __init__(self, nodes: Sequence[NodeWithScore], degraded: Sequence[str]) -> None:
         super().__init__(nodes)
@@ -38,18 +38,18 @@ class Retrieved(list[NodeWithScore]):
 
 
 class CitedQueryEngine(RetrieverQueryEngine):
-    """Answers from what a retriever finds, with citations that are checked.
+    """Answers questions from a retriever's nodes, with checked citations.
 
-    The answer cites `[n]`, or `[Source: file, p.N]`; `response.citations` are the sources that it names, with page and
-    offsets, `response.unresolved` markers that name none, `response.source_nodes` the nodes that the model read, as
-    they were found. The retriever, and the `node_postprocessors` after it, are any of LlamaIndex's.
+    The answer cites `[n]`, or `[Source: file, p.N]`. `response.citations` are the sources that it names, with page and
+    offsets; `response.unresolved` are markers that name none; `response.source_nodes` are the nodes that the model
+    read, as they were found. The retriever, and the `node_postprocessors` after it, may be any of LlamaIndex's.
 
-    `llm` is by default the `Settings.llm` that was set. `options` are those of `CitedSynthesizer`, and of LlamaIndex's
-    `get_response_synthesizer`: response_mode ("compact"), streaming, templates of your own, output_cls and so on.
-    Instead of `llm` and the latter, a `response_synthesizer` answers by its own prompts.
+    `llm` is by default the configured `Settings.llm`. `options` are those of `CitedSynthesizer`, and of LlamaIndex's
+    `get_response_synthesizer`: response_mode ("compact"), streaming, your own templates, output_cls and so on. A
+    `response_synthesizer`, which answers by its own prompts, replaces `llm` and the latter options.
     """
 
-    if TYPE_CHECKING:  # the base's own methods, which give what its synthesizer does
+    if TYPE_CHECKING:  # the base's methods, which return its synthesizer's response
 
         def query(self, str_or_query_bundle: QueryType) -> CitedAnswer: ...
 
@@ -82,7 +82,7 @@ class CitedQueryEngine(RetrieverQueryEngine):
         super().__init__(retriever, CitedSynthesizer(response_synthesizer, **own), after, callback_manager)
 
     @classmethod
-    def from_args(  # type: ignore[override]  # the base's further arguments are options here, by name
+    def from_args(  # type: ignore[override]  # the base's other arguments are options here
         cls: type[E],
         retriever: BaseRetriever,
         llm: LLM | None = None,
@@ -91,7 +91,7 @@ class CitedQueryEngine(RetrieverQueryEngine):
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> E:
-        """The constructor, with the arguments in the order of LlamaIndex's other engines."""
+        """The constructor with its arguments in the order of LlamaIndex's other engines."""
         return cls(retriever, response_synthesizer, node_postprocessors, callback_manager, llm=llm, **options)
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -99,7 +99,7 @@ class CitedQueryEngine(RetrieverQueryEngine):
             return Retrieved(super().retrieve(query_bundle), degraded)
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """`retrieve` on the running event loop, which no retriever holds."""
+        """`retrieve` on the running event loop, which no retriever blocks."""
         with heard() as degraded:
             nodes = await aretrieved(self._retriever, query_bundle)
             return Retrieved(await self._async_apply_node_postprocessors(nodes, query_bundle), degraded)

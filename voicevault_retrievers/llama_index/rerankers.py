@@ -1,4 +1,4 @@
-"""Node postprocessors that rerank, or compare nodes with each other."""
+"""Node postprocessors that rerank, or that compare nodes with each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RECENCY = ("weight", "half_life_days", "date_key", "reference_date", "depth")
 
 
 class LLMRerankOptions(RerankerOptions, total=False):
-    """The fields of `LLMRerank`, but for its model."""
+    """The fields of `LLMRerank`, except its model."""
 
     depth: int | None
     max_chars: int | None
@@ -45,15 +45,15 @@ class LLMRerankOptions(RerankerOptions, total=False):
 
 
 class LLMRerank(Reranker, PromptMixin):
-    """Asks a language model which nodes answer the question best, and keeps the first `top_n`.
+    """Reranks nodes with a language model and keeps the first `top_n`.
 
-    `llm` is an LLM, a function from a prompt to a text, or None for the `Settings.llm` that was set. It reads all
-    nodes, or the first `depth`, each whole or its first `max_chars` characters, in one prompt, or `window` at a time;
-    what it leaves out follows in the order given. `timeout` is in seconds for all prompts together; None waits. Nodes
-    have no score afterwards: a model gives an order. `prompt` is a text or a template of LlamaIndex's with the places
-    {query} (or {query_str}) and {passages} (or {context_str}) and, where it likes, {count}; it asks for a JSON list of
-    numbers. It is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`. Raises ConfigError without a query.
-    See `rerank.LLMRerank`, also for `window` and `stride`.
+    `llm` is an LLM, a function from a prompt to a text, or None for the configured `Settings.llm`. The model reads all
+    nodes, or the first `depth`, each whole or its first `max_chars` characters, in one prompt or `window` nodes at a
+    time. Nodes that the model leaves out follow in the order given. `timeout` is in seconds for all prompts together;
+    None waits. Nodes have no score afterwards, because a model returns an order. `prompt` is a text or a LlamaIndex
+    template with the variables {query} (or {query_str}) and {passages} (or {context_str}), and optionally {count}; it
+    asks for a JSON list of numbers. It is the prompt `rerank_prompt` of `get_prompts` and `update_prompts`. Raises
+    ConfigError without a query. See `rerank.LLMRerank`, also for `window` and `stride`.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {
@@ -99,7 +99,7 @@ class LLMRerank(Reranker, PromptMixin):
 
     @field_serializer("prompt")
     def _text(self, prompt: BasePromptTemplate) -> str:
-        """The template with the places that the stage fills."""
+        """The template with the variables that the stage fills."""
         return prompt.format(
             query="{query}", query_str="{query}", passages="{passages}", context_str="{passages}", count="{count}"
         )
@@ -112,7 +112,7 @@ class LLMRerank(Reranker, PromptMixin):
         return LLMStage(as_text_model(self.llm), prompt=self._text(self.prompt), **options)
 
     def _options(self) -> list[Any]:
-        return [*super()._options(), self.top_n]  # the model is told of it
+        return [*super()._options(), self.top_n]  # the prompt names top_n
 
     def _get_prompts(self) -> PromptDictType:
         return {_PROMPT_KEY: self.prompt}
@@ -131,9 +131,9 @@ class WeightedRerank(Reranker):
     """Orders nodes by fused score, cosine, BM25 score and place in their file, and keeps the first `top_n`.
 
     The signals are read from the provenance of this package's nodes, and the place from `chunk_index` and
-    `chunks_in_file` of the metadata. `weights` are those that differ from {"fused": 0.4, "semantic": 0.3,
-    "keyword": 0.2, "position": 0.1}. `dense` is a channel or a retriever of this package's that tells the cosines of
-    nodes which only keywords found, by their ids: then ConfigError without a query. The score becomes the sum, and the
+    `chunks_in_file` of the metadata. `weights` override {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "position":
+    0.1}. `dense` is a channel or a retriever of this package that returns the cosines, by id, of nodes that only the
+    keyword channel found; with it, ConfigError is raised without a query. The score becomes the weighted sum, and the
     provenance has its parts under `weighted`. See `rerank.WeightedRerank`.
     """
 
@@ -173,10 +173,10 @@ class WeightedRerank(Reranker):
 
 
 class RecencyPostprocessor(Reranker):
-    """Lets new nodes rise: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
+    """Promotes new nodes: scaled score + `weight * 0.5 ** (age_days / half_life_days)`; keeps the first `top_n`.
 
-    The date is what the metadata has under the first of the keys that is there: a datetime, a date, ISO 8601 text or
-    seconds since 1970. The usual keys are `date` and those of SimpleDirectoryReader. The age is counted from
+    The date is the metadata under the first of the date keys that is present: a datetime, a date, ISO 8601 text or
+    seconds since 1970. The default keys are `date` and those of SimpleDirectoryReader. The age is counted from
     `reference_date`, else from now. The score becomes the sum, and the provenance has its parts under `recency`. See
     `rerank.RecencyRerank`.
     """
@@ -208,11 +208,12 @@ class RecencyPostprocessor(Reranker):
 
 
 class MMRPostprocessor(Reranker):
-    """Puts nodes in the order of maximal marginal relevance, which becomes their score, and keeps the first `top_n`.
+    """Orders nodes by maximal marginal relevance, which becomes their score, and keeps the first `top_n`.
 
-    `lambda_mult` is in [0, 1]: 1 goes by relevance alone, which is the score or the rank that a node came with. `by` is
-    "shingles", a BaseEmbedding, an embedder, or a vector channel that has stored the nodes, such as a knowledge base's.
-    It orders all nodes, or the first `depth`; in a retriever it asks for `depth`, or at least 100. See `rerank.MMR`.
+    `lambda_mult` is in [0, 1]: 1 orders by relevance alone, which is the score or the rank that a node came with. `by`
+    is the similarity: "shingles", a BaseEmbedding, an embedder, or a vector channel that has stored the nodes, such as
+    a knowledge base's. The stage orders all nodes, or the first `depth`. In a retriever it asks for `depth` nodes, or
+    for at least 100. See `rerank.MMR`.
     """
 
     lambda_mult: float = Field(default=0.7, description="How much relevance counts, the rest is diversity.")
@@ -232,10 +233,10 @@ class MMRPostprocessor(Reranker):
 
 
 class NearDuplicatePostprocessor(StagePostprocessor):
-    """Drops each node whose text is nearly that of one before it, and keeps the order of the others.
+    """Drops each node that nearly repeats an earlier one, and keeps the order of the others.
 
-    Nearly: alike by `threshold` or more; None is 0.8 of the shingles, or a cosine of 0.95. `by` and `timeout` are as of
-    `MMRPostprocessor`. See `rerank.NearDuplicates`.
+    Two nodes are near duplicates where their similarity is at least `threshold`; None is 0.8 for shingles, or a cosine
+    of 0.95. `by` and `timeout` are as in `MMRPostprocessor`. See `rerank.NearDuplicates`.
     """
 
     threshold: float | None = Field(default=None, description="From where on two nodes are nearly the same.")

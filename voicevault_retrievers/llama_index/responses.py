@@ -1,4 +1,4 @@
-"""Responses that know the sources of their answer."""
+"""LlamaIndex responses with checked citations."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Cited:
     """An answer that is checked against `context`, which its model read.
 
     A citation has the node's id as its `chunk_id`, file and page, offsets, and the text that the model read. Of a
-    stream what was read so far is checked.
+    stream, the part that has been read is checked.
     """
 
     context: Context
 
     @property
     def said(self) -> str:
-        """The answer's text; of a stream, what was read of it so far."""
+        """The answer's text; of a stream, the part that has been read."""
         raise NotImplementedError
 
     @property
@@ -49,11 +49,11 @@ class Cited:
 
     @property
     def unresolved(self) -> tuple[Marker, ...]:
-        """Markers that name no source: invented ones."""
+        """The markers that name no source, which the model invented."""
         return self.resolved.unresolved
 
     def get_formatted_sources(self, length: int = 100, trim_text: int = True) -> str:
-        """The sources that the model read, by number: marker, node id, and text, by default its beginning."""
+        """The sources that the model read, by number: marker, node id, and text, truncated by default."""
         head = numbered_header if is_numbered(self.context) else header
         return "\n\n".join(
             f"> {head(one)} (Node id: {one.chunk_id}): {truncate_text(one.text, length) if trim_text else one.text}"
@@ -63,7 +63,7 @@ class Cited:
 
 @dataclass
 class CitedResponse(Cited, Response):
-    """An answer with its sources. `source_nodes` are those that the model read, best first, as they were found."""
+    """An answer with its sources. `source_nodes` are the nodes that the model read, best first, as they were found."""
 
     context: Context = field(default_factory=Context)
 
@@ -74,7 +74,7 @@ class CitedResponse(Cited, Response):
 
 @dataclass
 class CitedPydanticResponse(Cited, PydanticResponse):
-    """A structured answer with its sources; it is checked as JSON."""
+    """A structured answer with its sources; its JSON is checked."""
 
     context: Context = field(default_factory=Context)
 
@@ -83,7 +83,7 @@ class CitedPydanticResponse(Cited, PydanticResponse):
         return str(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copying and unpickling ask for these while there is no response yet
+        if name.startswith("__"):  # copy and pickle ask for these before `response` is set
             raise AttributeError(name)
         return super().__getattr__(name)
 
@@ -93,7 +93,7 @@ class CitedPydanticResponse(Cited, PydanticResponse):
 
 @dataclass
 class CitedStreamingResponse(Cited, StreamingResponse):
-    """An answer that is still being written, with its sources."""
+    """A streamed answer with its sources."""
 
     context: Context = field(default_factory=Context)
 
@@ -122,7 +122,7 @@ class CitedStreamingResponse(Cited, StreamingResponse):
 
 @dataclass
 class CitedAsyncStreamingResponse(Cited, AsyncStreamingResponse):
-    """An answer that is still being written, with its sources, for `async for`."""
+    """A streamed answer with its sources, for `async for`."""
 
     context: Context = field(default_factory=Context)
 
@@ -160,7 +160,7 @@ _OURS: tuple[tuple[type[Any], type[Any]], ...] = (
 def cited(
     response: RESPONSE_TYPE, context: Context, nodes: Sequence[NodeWithScore], metadata: dict[str, Any] | None
 ) -> CitedAnswer:
-    """A response as one that knows its sources: its answer, of these nodes. ConfigError for one of another type."""
+    """A response with checked citations, from its answer and these nodes. ConfigError for another type of response."""
     for theirs, ours in _OURS:
         if isinstance(response, theirs):
             answer = getattr(response, fields(theirs)[0].name)

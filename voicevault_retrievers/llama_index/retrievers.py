@@ -35,14 +35,14 @@ V = TypeVar("V", bound="VectorRetriever")
 
 
 class VectorRetriever(PipelineRetriever):
-    """Search by the similarity of vectors, in an `index` of this package, or in a LlamaIndex index or vector store.
+    """Vector search in an `index` of this package, or in a LlamaIndex index or vector store.
 
-    Scores are cosines, in (0, 1], higher is nearer; those of LlamaIndex's parts are their own. `embed_model` embeds the
-    questions: LlamaIndex's, one of ours, a model's name, or None, see `as_embedder`; for a LlamaIndex vector store None
-    is the `Settings.embed_model` that was set, and a LlamaIndex index has its own. `timeout` is in seconds; `on_error`
-    "skip" keeps what was found where a postprocessor fails, "raise" raises its error. `options` are those of
-    `PipelineRetriever`: k or similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map,
-    objects, verbose.
+    Scores are cosines, in (0, 1], higher is nearer; LlamaIndex's components have their own scores. `embed_model` embeds
+    the queries: LlamaIndex's, this package's, a model's name, or None, see `as_embedder`. For a LlamaIndex vector store
+    None is the configured `Settings.embed_model`; a LlamaIndex index has its own model. `timeout` is in seconds. When a
+    postprocessor fails, `on_error` "skip" keeps the nodes found so far, "raise" raises its error. `options` are those
+    of `PipelineRetriever`: k or similarity_top_k (5), where, require, node_postprocessors, callback_manager,
+    object_map, objects, verbose.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Unpack[LoneOptions],
     ) -> V:
-        """Search over nodes, whose bare text is embedded now: in memory and exact, or in Chroma in `persist_dir`.
+        """A retriever over nodes, whose bare text is embedded now: exact in memory, or in Chroma in `persist_dir`.
 
-        A node given twice is one. In a collection that is there already, they are added. Raises ConfigError for a node
-        that cannot be kept on disk.
+        Equal nodes are indexed once. They are added to a collection that exists already. Raises ConfigError for a node
+        that cannot be stored on disk.
         """
         refuse(cls, options, cls.from_nodes)
         embedder = as_embedder(embed_model)
@@ -96,7 +96,7 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Unpack[LoneOptions],
     ) -> V:
-        """`from_nodes` in a worker thread; an embedding model that is async is awaited."""
+        """`from_nodes` in a worker thread; an async embedding model is awaited."""
         kept: dict[str, Any] = {"persist_dir": persist_dir, "collection_name": collection_name}
         return await aexecute(in_thread("from_nodes", partial(cls.from_nodes, nodes, embed_model, **kept, **options)))
 
@@ -109,7 +109,7 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Unpack[LoneOptions],
     ) -> V:
-        """Search over what `from_nodes` wrote, with the model that it had. ConfigError where it is empty."""
+        """A retriever over what `from_nodes` wrote, with the same model. ConfigError where it is empty."""
         index = ChromaVectors.open(persist_dir, collection_name) if Path(persist_dir).is_dir() else None
         if not index:
             raise ConfigError(
@@ -125,11 +125,11 @@ class VectorRetriever(PipelineRetriever):
         embed_model: BaseEmbedding | None = None,
         **options: Unpack[LoneOptions],
     ) -> V:
-        """Search over a LlamaIndex vector store or index, where its vectors are."""
+        """A retriever over a LlamaIndex vector store or index, which is searched itself, not copied."""
         return cls(source, embed_model, **options)
 
     def _recipe(self) -> dict[str, Any]:
-        said = {"index": self._unstaged().channel, "timeout": self.timeout}  # the parts of others may show their keys
+        said = {"index": self._unstaged().channel, "timeout": self.timeout}  # a foreign index's repr may show its key
         return {**said, "on_error": None if self.on_error == "skip" else "raise"}
 
 

@@ -1,4 +1,4 @@
-"""Searches whose sources have numbers, for an agent's tool."""
+"""Searches with numbered sources, for an agent's tool."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from voicevault_retrievers.llama_index.convert import NodeWithProvenance, proven
 from voicevault_retrievers.llama_index.events import heard
 
 GIVEN = "voicevault_given"
-"""Where a workflow's state has the citations that its agents were given, as plain data."""
+"""The key in a workflow's state of the citations that its agents were given, as plain data."""
 
 _WRITING: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 class NumberedNodes(list[NodeWithProvenance]):
-    """The nodes of the sources that a model was given, with their citations, and what of the search failed."""
+    """The nodes of the sources that a model was given, with their citations and the failures of the search."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NumberedNodes(list[NodeWithProvenance]):
 
 @dataclass(frozen=True)
 class FoundNodes:
-    """What a search gave: its nodes with their hits, best first, and the failures that may have cost some."""
+    """The result of a search: its nodes, best first, and the failures that may have cost some."""
 
     nodes: tuple[NodeWithScore, ...]
     degraded: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class FoundNodes:
         return [source_hit(node) for node in self.nodes]
 
     def listed(self, layout: sources.Layout, numbers: Sequence[int]) -> tuple[str, NumberedNodes]:
-        """What a model reads of it, and what the application gets; the best comes first, whatever its number."""
+        """The text that a model reads, and the nodes for the application; the best come first, whatever the numbers."""
         ranks = range(len(self.nodes))
         text, citations = layout.listed(self.hits, numbers, ranks=ranks, degraded=self.degraded)
         nodes = dict(zip(numbers, self.nodes, strict=True))
@@ -75,7 +75,7 @@ class FoundNodes:
 
 @dataclass(frozen=True)
 class NodeSearch:
-    """Asks a retriever, then postprocessors in turn, for at most `k` nodes, and hears which of their parts fail."""
+    """A retriever and postprocessors that are asked for at most `k` nodes and observed for failures."""
 
     retriever: BaseRetriever
     postprocessors: tuple[BaseNodePostprocessor, ...] = ()
@@ -94,11 +94,11 @@ class NodeSearch:
 
     @property
     def filters(self) -> bool:
-        """Whether a search can be given a filter, and k."""
+        """Whether the retriever takes a filter and k."""
         return isinstance(self.retriever, PipelineRetriever)
 
     def find(self, query: str, where: Filter | None = None) -> FoundNodes:
-        """Search; a query without words finds nothing."""
+        """Search; a blank query finds nothing."""
         if not query.strip():
             return FoundNodes(())
         retriever, after = self._parts(where)
@@ -109,7 +109,7 @@ class NodeSearch:
         return self._found(nodes, degraded)
 
     async def afind(self, query: str, where: Filter | None = None) -> FoundNodes:
-        """`find` on the running event loop, which no retriever holds."""
+        """`find` on the running event loop, which no retriever blocks."""
         if not query.strip():
             return FoundNodes(())
         retriever, after = self._parts(where)
@@ -120,7 +120,7 @@ class NodeSearch:
         return self._found(nodes, degraded)
 
     def _parts(self, where: Filter | None) -> tuple[BaseRetriever, Sequence[BaseNodePostprocessor]]:
-        """A retriever of this package has the postprocessors as its stages: it asks for as many nodes as they need."""
+        """The retriever and the postprocessors after it; a retriever of this package gets them as stages."""
         if not isinstance(self.retriever, PipelineRetriever):
             return self.retriever, self.postprocessors
         retriever = self.retriever.with_options(k=self.k, where=where)
@@ -134,16 +134,17 @@ class NodeSearch:
 
 
 async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
-    """What a retriever finds; one without an async search of its own does not hold the event loop."""
+    """The nodes that a retriever finds; a retriever without its own async search runs in a worker thread."""
     if is_async(retriever):
         return await retriever.aretrieve(query)
     return await aexecute(in_thread(type(retriever).__name__, partial(retriever.retrieve, query)))
 
 
 async def listed_in(ctx: Context[Any], found: FoundNodes, layout: sources.Layout) -> tuple[str, NumberedNodes]:
-    """What was found, with numbers that go on in the conversation of a workflow's context.
+    """The found nodes as sources whose numbers continue the conversation of a workflow's context.
 
-    They are above those of its sources, and above what its messages mention; what was given before keeps its number.
+    New numbers are above those of the context's sources and those that its messages mention. A source that was given
+    before keeps its number.
     """
     said = await _mentioned(ctx)
     async with _WRITING.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
@@ -160,7 +161,7 @@ async def listed_in(ctx: Context[Any], found: FoundNodes, layout: sources.Layout
 async def conversation_citations(ctx: Context[Any]) -> tuple[Citation, ...]:
     """The sources that the agents of a workflow's context were given in all its runs, each once.
 
-    For `resolve_citations(answer, citations)`. It needs no more than the context: also one that was kept as JSON.
+    For `resolve_citations(answer, citations)`. It needs only the context, also one that was restored from JSON.
     """
     return sources.from_data(await ctx.store.get(GIVEN, default=[]))
 
@@ -188,7 +189,7 @@ def _given(output: Any) -> Iterator[Citation]:
 
 
 async def _mentioned(ctx: Context[Any]) -> list[int]:
-    """The numbers in markers of the messages, and of the sources in tools' messages: the state may lack some."""
+    """The numbers in markers of messages, and of sources in tools' messages: the state may lack some of them."""
     memory = await ctx.store.get("memory", default=None)
     messages: list[ChatMessage] = await memory.aget_all() if isinstance(memory, BaseMemory) else []
     return [number for one in messages for number in _numbers(one)]

@@ -1,4 +1,4 @@
-"""LlamaIndex's vector stores as channels."""
+"""LlamaIndex's vector stores as channels of a pipeline."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, documen
 from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
 
 REPLACING = (QDRANT, SIMPLE)
-"""Stores in which a node that is added takes the place of the one that has its id."""
+"""Stores in which an added node replaces the node with the same id."""
 
 
 class StoreQuestion(NamedTuple):
-    """A question as a store is asked it."""
+    """A query in the form that a store takes."""
 
     text: str
     vector: list[float] | None
 
 
 class StoreResult(NamedTuple):
-    """What a store found; the node is None where the store gives ids alone."""
+    """An entry that a store found; the node is None where the store returns ids alone."""
 
     id: str
     node: BaseNode | None
@@ -49,10 +49,10 @@ class StoreResult(NamedTuple):
 
 
 class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
-    """Searches a vector store by vectors; where there are `ids`, among these alone.
+    """A channel that searches a vector store by vectors; with `ids`, among these nodes alone.
 
-    A store is given what its language can say of a filter (see `store_filters`). Scores are the store's, where each hit
-    has one and they fall with its order; else ranks only.
+    The store gets the part of a filter that its language can express (see `store_filters`). Scores are the store's,
+    where each hit has one and they fall with its order; otherwise hits have ranks only.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
 
     @abstractmethod
     def _passing(self, entries: Mapping[str, StoreResult], where: Filter | None) -> Mapping[str, Callable[[], Chunk]]:
-        """How to get the chunks of those entries that are there and pass a filter, by id."""
+        """Functions that return the chunks of those entries that exist and pass a filter, by id."""
 
     def _search(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         with self._alone:
@@ -100,15 +100,15 @@ class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
 
 
 class VectorStoreChannel(StoreChannel):
-    """Searches a LlamaIndex vector store, or that of an index, in its order; scores are the store's, see StoreChannel.
+    """A channel that searches a LlamaIndex vector store, or an index's, in its order; for scores see StoreChannel.
 
-    A query is embedded by the `embed_model` (None is the index's), or brings its vector: that of the model's
+    A query is embedded by the `embed_model` (None is the index's), or brings its vector: one under the model's
     fingerprint, or a bare one of its dimension.
 
     With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean:
-    what it finds is checked, and while fewer than k pass it is asked for more. Nodes come from the index's docstore
-    where the store holds none; what neither has any more is left out. Raises ConfigError where there is no embed_model,
-    and for a store without texts but no index.
+    found nodes are checked, and the store is asked for more while fewer than k pass. Nodes come from the index's
+    docstore where the store holds none; nodes that neither has are left out. Raises ConfigError where there is no
+    embed_model, and for a store without texts and without an index.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class VectorStoreChannel(StoreChannel):
         self._embeds = self.embedder.aembed_queries is not None
 
     def adding(self, chunks: Sequence[Chunk]) -> Callable[[], object]:
-        """Embed nodes; what is returned adds them, and those whose id is there already take the other's place."""
+        """Embed nodes, and return a function that adds them; they replace nodes with the same ids."""
         nodes = [node_of(chunk) for chunk in chunks]
         rows = documents_embedded(self.embedder.model, [node.get_content(MetadataMode.EMBED) for node in nodes])
         embedded = [node.model_copy(update={"embedding": row}) for node, row in zip(nodes, rows, strict=True)]
         return partial(self._add, embedded)
 
     def deleting(self, ids: Sequence[str]) -> Callable[[], object]:
-        """How to delete nodes; ConfigError where the store cannot."""
+        """A function that deletes nodes from the store; ConfigError where the store cannot delete by id."""
         if not self._can_delete():
             raise ConfigError(f"channel {self.name!r}: {type(self.store).__name__} cannot delete nodes by id")
         return partial(self._delete, ids)
@@ -170,7 +170,7 @@ class VectorStoreChannel(StoreChannel):
         return overrides(self.store, BasePydanticVectorStore, "delete_nodes")
 
     def _change(self, function: Callable[[Any], Any], coroutine: Callable[[Any], Any], twin: str, given: Any) -> None:
-        """Change the store; awaited where an async search asks a store with an async change of its own."""
+        """Change the store; awaited where an async search uses a store with its own async method."""
         own = partial(coroutine, given) if awaits(self.store, twin) else None
         with self._alone:
             call_or_await(partial(function, given), own)
@@ -191,7 +191,7 @@ class VectorStoreChannel(StoreChannel):
         return await aexecute(in_thread(self.name, partial(self._asked, query, wording)))
 
     def _pointing(self, vector: list[float]) -> list[float]:
-        """A question's vector; EmbeddingError where it is all zeros or not finite, and near to nothing."""
+        """The query's vector, checked; EmbeddingError where it is all zeros or not finite."""
         if not (all(map(math.isfinite, vector)) and any(vector)):
             raise EmbeddingError(f"{self.embedder!r} gave the question a vector that is zero or not finite")
         return vector
@@ -211,7 +211,7 @@ class VectorStoreChannel(StoreChannel):
         return _filled(found, names, await self.index.docstore.aget_nodes([*names.values()], raise_error=False))
 
     def _elsewhere(self, found: Sequence[StoreResult]) -> dict[str, str]:
-        """By the ids of entries whose nodes the store has not, or not whole, their ids in the index's docstore."""
+        """The docstore ids of entries whose nodes the store lacks or holds only in part, by the entries' ids."""
         known = {} if self.index is None else self.index.index_struct.nodes_dict
         return {entry.id: known.get(entry.id, entry.id) for entry in found if not _is_whole(entry.node)}
 
@@ -222,8 +222,8 @@ class VectorStoreChannel(StoreChannel):
 
 
 def brought(query: Query, embedder: LlamaIndexEmbedder) -> list[float] | None:
-    """The vector that a query brings for an embedder: that of its fingerprint, or a bare one of its dimension."""
-    if not query.vectors:  # one whose model is in doubt would be asked for its fingerprint
+    """The vector that a query brings for an embedder: one under its fingerprint, or a bare one of its dimension."""
+    if not query.vectors:  # computing a fingerprint may use the model
         return None
     own, bare = query.vectors.get(embedder.fingerprint), query.vectors.get(ANY_EMBEDDER)
     if own is None and bare is not None and len(bare) == embedder.dimension:
@@ -232,13 +232,13 @@ def brought(query: Query, embedder: LlamaIndexEmbedder) -> list[float] | None:
 
 
 def awaits(store: BasePydanticVectorStore, method: str) -> bool:
-    """Whether a store's async method is its own: the others run the sync one on the event loop, which they block."""
+    """Whether a store has its own async method: the defaults run the sync method on the event loop and block it."""
     own = overrides(store, BasePydanticVectorStore, method)
-    return own and getattr(store, "_aclient", store) is not None  # Qdrant's wants a client that may not have been given
+    return own and getattr(store, "_aclient", store) is not None  # Qdrant's needs an async client, which is optional
 
 
 def turns(store: object) -> AbstractContextManager[None]:
-    """In a store whose search is a loop of Python's, threads take turns: at once they take several times as long."""
+    """A lock for stores that search in a Python loop: concurrent threads would take several times as long there."""
     return Mutex() if isinstance(store, SimpleVectorStore) else nullcontext()
 
 
@@ -255,12 +255,12 @@ def _entries(result: VectorStoreQueryResult) -> list[StoreResult]:
 
 
 def _is_whole(node: BaseNode | None) -> bool:
-    """Whether a store gave all of a node; as LlamaIndex's own retriever has it, those of text are."""
+    """Whether a store returned all of a node; as in LlamaIndex's own retriever, text nodes are complete."""
     return node is not None and node.as_related_node_info().node_type == ObjectType.TEXT
 
 
 def _filled(found: Sequence[StoreResult], names: Mapping[str, str], nodes: Sequence[BaseNode]) -> list[StoreResult]:
-    """The entries with the nodes of a docstore."""
+    """The entries, with nodes from a docstore where it has them."""
     held = {node.node_id: node for node in nodes}
     fetched = ((entry, held.get(names.get(entry.id, ""))) for entry in found)
     return [entry if node is None else StoreResult(node.node_id, node, entry.score) for entry, node in fetched]

@@ -1,4 +1,4 @@
-"""What LlamaIndex's vector stores are given of a portable filter, each in its language (see `engines.filters`).
+"""Translation of portable filters into the languages of LlamaIndex's vector stores (see `engines.filters`).
 
 | store | given |
 |---|---|
@@ -9,8 +9,8 @@
 | PGVectorStore | equality, `$ne $in $nin $exists`; order of numbers for keys that it has indexed as numbers |
 | any other, and subclasses of these | nothing |
 
-A PGVectorStore with an HNSW index is given nothing: that filters what it has found, and so gives too few. Nothing is
-said of the keys under which LlamaIndex keeps metadata of its own in a store, over the node's.
+A PGVectorStore with an HNSW index is given nothing: it filters after the search, and so returns too few nodes. Metadata
+keys that LlamaIndex writes into a store itself, over the node's own, are not filtered by the store.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QDRANT = "llama_index.vector_stores.qdrant.base.QdrantVectorStore"
 SIMPLE = "llama_index.core.vector_stores.simple.SimpleVectorStore"
 
 RESERVED = ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id", OTHERS_KEY)
-"""The metadata keys that are written over in a store."""
+"""The metadata keys that LlamaIndex overwrites in a store."""
 
 _HNSW_REACH = 1000
 """The highest `hnsw.ef_search` of pgvector."""
@@ -49,25 +49,25 @@ _NUMBERS = frozenset({"int", "integer", "numeric", "float", "double precision"})
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a store's query is given: fields of a VectorStoreQuery, and keyword arguments beside it."""
+    """Arguments of a store's query: fields of a VectorStoreQuery, and keyword arguments beside it."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pushed(store: BasePydanticVectorStore, where: Filter | None, ids: Collection[str] | None = None) -> Pushed:
-    """What passes at least the nodes that pass a filter and, where there are any, are of some ids."""
+    """The arguments with which a store passes at least the nodes that pass a filter and have one of `ids`, if given."""
     say = _SAYING.get(kind_of(store))
     return say(store, where, ids) if say is not None else Pushed()
 
 
 def reach_of(store: BasePydanticVectorStore) -> int | None:
-    """How many nodes a store gives at most: pgvector's HNSW index keeps no more in sight."""
+    """The most nodes that a store can return; pgvector's HNSW index has a limit. None for no limit."""
     return _HNSW_REACH if _hnsw(store) else None
 
 
 def effort(store: BasePydanticVectorStore, k: int) -> dict[str, Any]:
-    """What a store's query needs to be told to give k nodes, where there are as many."""
+    """The arguments with which a store's query returns k nodes, where there are as many."""
     set_to = _hnsw(store).get("hnsw_ef_search", 0)
     return {"hnsw_ef_search": min(max(k, set_to), _HNSW_REACH)} if _hnsw(store) else {}
 
@@ -77,22 +77,22 @@ def _hnsw(store: Any) -> Mapping[str, Any]:
 
 
 def kind_of(store: BasePydanticVectorStore) -> str:
-    """Its class by module and name, exactly: a subclass may do anything in its own way."""
+    """A store's exact class, by module and name: a subclass may behave differently."""
     return f"{type(store).__module__}.{type(store).__name__}"
 
 
 class ChromaFilters(filters.Chroma):
-    """LlamaIndex writes None as an empty string, and `flattened` leaves out what is no scalar."""
+    """Chroma's filter language. LlamaIndex writes None as an empty string, and `flattened` drops non-scalar values."""
 
     def unequal(self, key: str, operand: Scalar) -> Clause:
         return Bound.EVERYTHING if operand == "" else super().unequal(key, operand)
 
 
 class PostgresFilters(Language):
-    """LlamaIndex's own filters, which it writes into SQL as they are: of a string with a mark of SQL nothing is said.
+    """LlamaIndex's filters of PostgreSQL. It writes them into SQL unescaped, so strings with SQL marks are not used.
 
-    They compare the texts of JSON, for where they compare numbers a value that is none is an error. A list is known by
-    its bracket. `numbers` are the keys that were declared to hold numbers alone.
+    The clauses compare JSON texts, because comparing numbers raises an error for a value that is no number. A list is
+    recognised by its bracket. `numbers` are the keys that were declared to hold numbers alone.
     """
 
     def __init__(self, numbers: Collection[str] = ()) -> None:
@@ -103,7 +103,7 @@ class PostgresFilters(Language):
         texts = _texts(operand)
         if not texts:
             return Bound.EVERYTHING
-        # A list is found by the text of its member, as long as JSON has no other way to write that.
+        # A list is matched by the text of its member, as long as JSON can write that in one way only.
         member = [_clause(key, FilterOperator.TEXT_MATCH, texts[0])] if texts[0].isascii() else []
         in_list = self.every([_clause(key, FilterOperator.TEXT_MATCH, "["), *member])
         return self.some([_clause(key, FilterOperator.IN, texts), in_list])
@@ -111,12 +111,12 @@ class PostgresFilters(Language):
     def unequal(self, key: str, operand: Scalar) -> Clause:
         other = self.other(key, operand)
         if other is Bound.EVERYTHING or not isinstance(operand, str) or _is_json(operand):
-            return Bound.EVERYTHING  # of what is JSON, values of other types have the same text
+            return Bound.EVERYTHING  # JSON values of other types have the same text
         return self.some([other, self.exists(key, False)])
 
     def other(self, key: str, operand: Scalar) -> Clause:
         texts = _texts(operand)
-        unsafe = not texts or texts[0].startswith("[")  # that may be the text of a list
+        unsafe = not texts or texts[0].startswith("[")  # a text with "[" may be that of a list
         return Bound.EVERYTHING if unsafe else _clause(key, FilterOperator.NIN, texts)
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
@@ -143,7 +143,7 @@ _ORDERED = {
 
 
 def flattened(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a store of flat metadata can hold of it, with a mark where that is not all: such nodes pass all clauses."""
+    """The metadata that a flat store can hold, with a mark where some are missing: such nodes pass all clauses."""
     flat = {key: value for key, value in metadata.items() if _is_flat(value)}
     return flat if len(flat) == len(metadata) else {**flat, OTHERS_KEY: True}
 
@@ -157,7 +157,7 @@ def _clause(key: str, operator: FilterOperator, value: Any) -> MetadataFilter:
 
 
 def _texts(operand: Scalar) -> list[str]:
-    """How JSON's `->>` writes a value; nothing where that is unknown, or is not to be written into SQL."""
+    """The texts that JSON's `->>` writes for a value; none where these are unknown or unsafe in SQL."""
     if isinstance(operand, bool):
         return ["true" if operand else "false"]
     if isinstance(operand, str):

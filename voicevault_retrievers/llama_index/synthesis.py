@@ -28,7 +28,7 @@ from voicevault_retrievers.llama_index.models import awaits
 from voicevault_retrievers.llama_index.responses import CitedAnswer, cited
 
 TOLD = "voicevault"
-"""Where a response's metadata say what its sources lack."""
+"""The key of a response's metadata for failures and for nodes that were left out."""
 
 _ANSWER = "Sources:\n\n{context_str}\n\nQuestion: {query_str}\nAnswer: "
 _REFINE = (
@@ -39,18 +39,18 @@ _REFINE = (
 
 
 class CitedSynthesizer(BaseSynthesizer):
-    """Has another synthesizer answer from numbered sources, and checks what the answer cites.
+    """Answers from numbered sources through another synthesizer, and checks the answer's citations.
 
-    Whatever the `synthesizer`, its model reads the blocks that `CitationPostprocessor` makes, with the same `context`
-    options: markers ("numbered"), max_tokens, max_chars, reorder, count_tokens. What it does with them its own prompts
-    say: `cite_prompts` has some that ask for citations. Sources have the same numbers in every call of the model; those
-    that do not fit into one call may be cut there, which `max_tokens` avoids.
+    With any `synthesizer`, the model reads the blocks that `CitationPostprocessor` makes, with the same `context`
+    options: markers ("numbered"), max_tokens, max_chars, reorder, count_tokens. The synthesizer's own prompts say what
+    to do with them: `cite_prompts` are prompts that ask for citations. Sources have the same numbers in every call of
+    the model. A synthesizer may cut sources that do not fit into one call; `max_tokens` avoids this.
 
-    The response is a `CitedResponse`, or one of its streaming and structured kin. Where no source was found, or none
-    fits, the model is not asked, and the answer is `empty_response`. `metadata["voicevault"]` has `degraded`, what was
-    skipped in the search, and `over_budget`, the ids of nodes left out or cut, where there are any.
+    The response is a `CitedResponse`, or its streaming or structured variant. Where no source was found, or none fits,
+    the model is not asked, and the answer is `empty_response`. `metadata["voicevault"]` has `degraded`, the failures of
+    the search, and `over_budget`, the ids of nodes left out or cut, where there are any.
 
-    A model whose async calls run on the event loop, as those of a CustomLLM do, is asked in a worker thread.
+    A model whose async calls run on the event loop, such as a CustomLLM, is called in a worker thread.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CitedSynthesizer(BaseSynthesizer):
 
     @property
     def _streaming(self) -> bool:
-        """Chat engines switch it for a call."""
+        """Whether the answer is streamed; chat engines switch it for a call."""
         return self.synthesizer._streaming
 
     @_streaming.setter
@@ -155,8 +155,8 @@ class CitedSynthesizer(BaseSynthesizer):
 def cite_prompts(markers: Literal["numbered", "source"] = "numbered") -> dict[str, Any]:
     """Prompts that ask for citations, for `get_response_synthesizer(**cite_prompts())`.
 
-    They are `text_qa_template`, `summary_template` and `refine_template`; a chat model gets what to do as a system
-    message. Sources are to be blocks as of `CitationPostprocessor` or `CitedSynthesizer`, with the same markers.
+    They are `text_qa_template`, `summary_template` and `refine_template`; a chat model gets the instruction as a system
+    message. The sources must be blocks of `CitationPostprocessor` or `CitedSynthesizer`, with the same markers.
     """
     instruction = ContextBuilder(markers=markers).instruction
     answer = _prompt(instruction, _ANSWER)
@@ -173,13 +173,13 @@ def _prompt(instruction: str, asked: str) -> SelectorPromptTemplate:
 
 
 def _awaits(llm: LLM, streaming: bool) -> bool:
-    """Whether the async calls that a synthesizer makes of a model are its own."""
+    """Whether a model has its own async versions of the calls that a synthesizer makes."""
     call = "chat" if llm.metadata.is_chat_model else "complete"
     return awaits(llm, f"a{call}") and (not streaming or awaits(llm, f"astream_{call}"))
 
 
 def _missing(sources: CitedNodes, nodes: Sequence[NodeWithScore]) -> dict[str, list[str]]:
-    """What was skipped in the search for nodes, and which of them the model did not read, or not in full."""
+    """The failures of the search, and the ids of the nodes that the model did not read, or not in full."""
     told = [*getattr(nodes, "degraded", ()), *(one for node in nodes for one in skipped(provenance(node) or {}))]
     missing = {"degraded": list(dict.fromkeys(told)), "over_budget": list(sources.context.over_budget)}
     return {name: found for name, found in missing.items() if found}
@@ -198,7 +198,7 @@ async def _aiter(text: str) -> AsyncGenerator[str, None]:
 
 
 def _awaitable(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
-    """A response whose stream, where it is one, is read in worker threads."""
+    """The response, with a stream read in worker threads where it has one."""
     if not isinstance(response, StreamingResponse):
         return response
     return AsyncStreamingResponse(_pulled(response.response_gen), response.source_nodes, response.metadata)

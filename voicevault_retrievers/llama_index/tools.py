@@ -41,7 +41,7 @@ __all__ = ["RetrievalTool", "conversation_citations", "given_citations"]
 
 
 class ToolOptions(TypedDict, total=False):
-    """What the constructor of `RetrievalTool` takes beside what a RetrieverTool of LlamaIndex does."""
+    """The options of `RetrievalTool` that LlamaIndex's RetrieverTool does not have."""
 
     k: int | None
     filters: Offered
@@ -53,21 +53,21 @@ class ToolOptions(TypedDict, total=False):
 class RetrievalTool(FunctionTool):
     """A tool that searches any LlamaIndex retriever, for FunctionAgent, ReActAgent, AgentWorkflow and your own loop.
 
-    The model reads numbered sources, within `max_tokens`, and is told how to cite them, what part of the search failed,
-    and where nothing was found. `raw_output` is the list of the sources' nodes, best first, as NodeWithProvenance; it
-    has their `citations`, and `degraded`, the failures. A search that fails altogether is an output with `is_error`,
-    and so are a wrong filter and wrong arguments: the agent goes on. What is set up wrongly is raised.
+    The model reads numbered sources, within `max_tokens`. The text also tells it how to cite them, which part of the
+    search failed, and when nothing was found. `raw_output` is the list of the sources' nodes, best first, as
+    NodeWithProvenance; it has their `citations`, and `degraded`, the failures. A search that fails altogether gives an
+    output with `is_error`, and so do a wrong filter and wrong arguments: the agent goes on. Setup errors are raised.
 
-    `filters` names the metadata keys by which the model may narrow a search, or is "any"; the retriever's own filters
-    stay in force. It needs a retriever of this package. `k` is for these too; of another's nodes it is the best k.
-    `node_postprocessors` refine what the retriever finds, in their order. With `return_direct` the sources are the
-    agent's answer.
+    `filters` names the metadata keys by which the model may narrow a search, or is "any"; it needs a retriever of this
+    package, whose own filters stay in force. `k` is passed to a retriever of this package; of another's nodes the best
+    k are kept. `node_postprocessors` refine the retriever's nodes one after another. With `return_direct` the sources
+    are the agent's answer.
 
-    Numbers go on through a conversation, so that `[n]` names one source in all of it: an agent gives a FunctionTool,
-    and this is one, the context of its run, in whose state the sources are kept. They are shared by all tools and
-    agents of the context; a source that is found again keeps its number; numbers that the memory's messages mention are
-    not given anew. Called without a context, the tool gives each call numbers of its own. `given_citations` of what a
-    run returns, or `conversation_citations` of its context, is what `resolve_citations` finds the answer's markers in.
+    Numbers continue through a conversation, so that `[n]` names one source in all of it. An agent passes a
+    FunctionTool, such as this, the context of its run, whose state keeps the sources. All tools and agents of the
+    context share them. A source that is found again keeps its number, and numbers that the memory's messages mention
+    are not used again. Called without a context, the tool numbers each call separately. Pass `given_citations` of a
+    run's output, or `conversation_citations` of its context, to `resolve_citations`.
 
     Raises ConfigError for wrong options.
     """
@@ -99,11 +99,11 @@ class RetrievalTool(FunctionTool):
         self._schema = search_input(filters)
         metadata = ToolMetadata(description, name, self._schema, return_direct)
         super().__init__(fn=self.call, async_fn=self.acall, metadata=metadata)
-        # What the base reads off an annotation, which is a text here.
+        # Set by hand: the base reads them from an annotation, which is a string in this module.
         self.requires_context, self.ctx_param_name = True, "ctx"
 
     @classmethod
-    def from_defaults(  # type: ignore[override]  # as of RetrieverTool, in whose place this is put
+    def from_defaults(  # type: ignore[override]  # the signature of RetrieverTool, which this replaces
         cls: type[T],
         retriever: BaseRetriever,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
@@ -111,12 +111,12 @@ class RetrievalTool(FunctionTool):
         description: str | None = None,
         **options: Unpack[ToolOptions],
     ) -> T:
-        """The constructor, with the arguments in the order of LlamaIndex's RetrieverTool."""
+        """The constructor with its arguments in the order of LlamaIndex's RetrieverTool."""
         texts = {key: text for key, text in (("name", name), ("description", description)) if text is not None}
         return cls(retriever, node_postprocessors=node_postprocessors, **texts, **options)
 
     def call(self, input: Any = None, where: Any = None, *, query: Any = None, **others: Any) -> ToolOutput:
-        """Search for `query`, as the model calls it; `input`, or the first argument, is the same."""
+        """Search for `query`, as the model calls the tool; `input`, or the first argument, is the same."""
         given = _arguments(input if query is None else query, where)
         try:
             asked = self._checked(given)
@@ -129,7 +129,7 @@ class RetrievalTool(FunctionTool):
     async def acall(
         self, input: Any = None, where: Any = None, *, query: Any = None, ctx: Context[Any] | None = None, **others: Any
     ) -> ToolOutput:
-        """`call` on the running event loop. `ctx` is the context that an agent gives; a model may make something up."""
+        """`call` on the running event loop. `ctx` is the agent's context; anything else a model passes is ignored."""
         given = _arguments(input if query is None else query, where)
         try:
             asked = self._checked(given)
@@ -141,7 +141,7 @@ class RetrievalTool(FunctionTool):
         return self._output(given, *listed)
 
     def as_langchain_tool(self, **options: Any) -> NoReturn:
-        """A tool of LangChain's is made of a retriever of LangChain's, so this raises ConfigError."""
+        """Raise ConfigError: a LangChain tool needs a LangChain retriever."""
         raise ConfigError(
             "a LangChain agent takes voicevault_retrievers.langchain.retrieval_tool(retriever), over the same "
             "documents: HybridRetriever(kb_names=[...]) of voicevault_retrievers.langchain searches the same knowledge "
@@ -152,7 +152,7 @@ class RetrievalTool(FunctionTool):
     to_langchain_structured_tool = as_langchain_tool
 
     def _checked(self, given: dict[str, Any]) -> tuple[str, Filter | None]:
-        """The query and the filter that a model asks with."""
+        """The query and the filter of a model's call, checked."""
         try:
             asked = self._schema.model_validate(given).model_dump()
             check_where(asked.get("where"), self._keys)
@@ -181,7 +181,7 @@ class RetrievalTool(FunctionTool):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """The options that make this tool, but for those that say nothing."""
+        """The options that make this tool, except those with default values."""
         given: dict[str, tuple[Any, Any]] = {
             "name": (self.metadata.get_name(), None),
             "description": (self.metadata.description, DESCRIPTION),
@@ -195,7 +195,7 @@ class RetrievalTool(FunctionTool):
         return {name: option for name, (option, default) in given.items() if option != default}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Made anew: what the base keeps, and the arguments' schema, can be neither copied nor pickled.
+        # The tool is rebuilt: the base's state and the arguments' schema can be neither copied nor pickled.
         return _made, (type(self), self.search.retriever, self._options), {"_reserved": self._reserved}
 
     def __repr__(self) -> str:
@@ -208,12 +208,12 @@ def _made(kind: type[T], retriever: BaseRetriever, options: dict[str, Any]) -> T
 
 
 class _ToldError(Exception):
-    """What a model is told of a call that gave no sources."""
+    """The message to a model whose call gave no sources."""
 
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """A search that fails is told to the model; what is set up wrongly is told to the programmer."""
+    """Turn a failure of the search into a message to the model. Setup errors are raised to the programmer."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How a LlamaIndex vector store's query is searched: its modes, counts, weights and restrictions."""
+"""The search for a LlamaIndex vector store query: its modes, counts, weights and restrictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from voicevault_retrievers.llama_index.external_vectors import WrappedChannel
 from voicevault_retrievers.llama_index.filters import filter_of
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
-"""Gives those of some chunks that are here, by id."""
+"""A lookup of chunks by id; returns those that exist."""
 
 ALPHA = 0.5
 
@@ -34,7 +34,7 @@ _CHANNEL = {
 
 
 class Candidates(Through, LeafChannel):
-    """What a channel finds: among the chunks of some ids alone, where there are any, and no more than `most` of it."""
+    """A channel restricted to the chunks with some ids, where there are any, and to at most `most` hits."""
 
     below: LeafChannel
 
@@ -64,12 +64,12 @@ class Candidates(Through, LeafChannel):
 def searching(
     asked: VectorStoreQuery, channels: Mapping[str, LeafChannel], get: Get, fingerprint: str, fusion: Method | None
 ) -> Plan[Ranking]:
-    """How to search the channels `bm25` and `dense`, as the query's mode says.
+    """A plan that searches the channels `bm25` and `dense` as the query's mode says.
 
-    The query's embedding is one of the embedder with this `fingerprint`. Raises ConfigError for a mode that is none of
-    these, a query that lacks what its mode searches for, and what a channel raises.
+    The query's embedding was made by the embedder with this `fingerprint`. Raises ConfigError for a mode that is none
+    of these, a query that lacks what its mode searches for, and what a channel raises.
     """
-    ids = asked.node_ids or ()  # an index gives an empty list where all nodes are to be searched
+    ids = asked.node_ids or ()  # an index passes an empty list to search all nodes
     if asked.mode in _CHANNEL:
         name = _CHANNEL[asked.mode]
         k = asked.sparse_top_k if name == "bm25" and asked.sparse_top_k is not None else asked.similarity_top_k

@@ -45,22 +45,23 @@ _HERE, _APART = Calling(inline=True), Calling(inline=False)
 
 
 class HybridVectorStore(BasePydanticVectorStore):
-    """Nodes in a knowledge base on disk, found by their vectors, by keywords, or by both.
+    """A vector store over a knowledge base on disk, searched by vectors, by keywords, or by both.
 
-    Nodes and queries come with their embeddings, as an index or an ingestion pipeline makes them; nothing is embedded
-    here. Every change is one commit, which the next search sees. The first change takes the writer's lock, `close`
-    gives it back. Nodes come back whole, without their embedding, and `provenance` says how they were found.
+    Nodes and queries bring their embeddings, as an index or an ingestion pipeline makes them: the store embeds nothing.
+    Every change is one commit, which the next search sees. The first change takes the writer's lock, `close` releases
+    it. Nodes come back whole, without their embedding, and `provenance` says how they were found.
 
-    The vectors are in the knowledge base, or in `dense`, any other vector store, beside a base that keeps none. That
-    base is the truth: what the store holds besides is not found. Nodes go to the store first, and from it last: a
-    change that is cut off leaves too much there, and making it again mends that.
+    The vectors are in the knowledge base, or in `dense`, any other vector store, beside a base without vectors. That
+    base decides which nodes exist: others in `dense` are not found. Nodes are added to `dense` first and deleted from
+    it last. An interrupted change therefore leaves too many nodes in `dense`, and repeating the change repairs it.
 
-    Modes of a query: `default` is by vectors (scores are cosines, in (0, 1], or those of `dense` where they fall with
-    its order, else none), `sparse` and `text_search` by keywords (BM25's, above 0), `hybrid` fuses both. `alpha` is the
-    weight of vectors there, 0.5 unless given: 0 is keywords alone, 1 vectors alone. Only what matched is returned, at
-    most `similarity_top_k`; instead of that, `hybrid_top_k` counts in `hybrid`, and `sparse_top_k` in `sparse` and
-    `text_search`. In `hybrid` each side gives 100 candidates, or `similarity_top_k` where that is more; keywords
-    `sparse_top_k`, where it is given. `fusion` is AdaptiveSum() unless given.
+    The modes of a query are `default`, by vectors (scores are cosines, in (0, 1], or those of `dense` where they fall
+    with its order, else none); `sparse` and `text_search`, by keywords (BM25 scores, above 0); and `hybrid`, which
+    fuses both. `alpha` is the weight of vectors in `hybrid`, 0.5 by default: 0 is keywords alone, 1 vectors alone. A
+    query returns only nodes that matched, at most `similarity_top_k`; `hybrid_top_k` replaces that number in `hybrid`,
+    and `sparse_top_k` in `sparse` and `text_search`. In `hybrid` each channel contributes 100 candidates, or the larger
+    of `similarity_top_k` and `sparse_top_k` where that is more; keywords contribute at most `sparse_top_k`, where it is
+    given. `fusion` is AdaptiveSum() by default.
     """
 
     stores_text: bool = True
@@ -94,14 +95,14 @@ class HybridVectorStore(BasePydanticVectorStore):
         fusion: Method | None = None,
         **options: Any,
     ) -> S:
-        """Open a knowledge base, a name under `root` or a Path, or create it where there is none.
+        """Open the knowledge base that a name under `root`, or a Path, stands for; create it where there is none.
 
-        `dense` is the vector store that keeps the vectors, the same ever after; without one the base does.
-        `embed_model`, the one that embeds the nodes, is kept by its name and dimension, and has to be the same ever
-        after; None is the base's own, and for a new base as `as_embedder` has it. `language` and `analyzer` are as of
-        `BM25Retriever.from_nodes`; by default the base's own. `options` are those of `KnowledgeBase.open_or_create`.
-        Raises as that does; ConfigError for a base for keywords only without `dense`, and for one with vectors of its
-        own, or an `embed_model`, beside it.
+        `dense` is the vector store that keeps the vectors, and must be the same each time; without it the base keeps
+        them. `embed_model` is the model that embeds the nodes. The base stores its name and dimension, and it must be
+        the same each time; None is the base's own, and for a new base as in `as_embedder`. `language` and `analyzer`
+        are as in `BM25Retriever.from_nodes`; by default the base's own. `options` are those of
+        `KnowledgeBase.open_or_create`. Raises as that does; ConfigError for a keyword-only base without `dense`, and
+        for `dense` with a base that has vectors or with an `embed_model`.
         """
         _check_store(dense)
         if dense is not None and embed_model is not None:
@@ -118,7 +119,7 @@ class HybridVectorStore(BasePydanticVectorStore):
 
     @classmethod
     async def aopen(cls: type[S], base: str | Path, **options: Any) -> S:
-        """`open` in a worker thread; an embedding model that is async is awaited."""
+        """`open` in a worker thread; an async embedding model is awaited."""
         return await aexecute(in_thread("open", partial(cls.open, base, **options)))
 
     @classmethod
@@ -132,10 +133,10 @@ class HybridVectorStore(BasePydanticVectorStore):
     ) -> S:
         """Open what `persist` wrote; `options` are those of `open`.
 
-        On this machine's disk it is opened where it is, and changes are made there. From elsewhere it is copied to a
-        temporary folder, which goes with the store, and every file is checked: changes are kept by persisting it again.
-        A `dense` that is a class, such as SimpleVectorStore, loads what was persisted beside the base. Raises
-        ConfigError where there is nothing, IndexDamagedError for a copy that is not as it was written.
+        A copy on the local disk is opened in place, and changes are made there. A copy from elsewhere is downloaded to
+        a temporary folder, which is deleted with the store, and every file is checked; persist again to keep changes. A
+        `dense` that is a class, such as SimpleVectorStore, loads what was persisted beside the base. Raises ConfigError
+        where there is nothing, IndexDamagedError for a damaged copy.
         """
         fs, path = copies.resolved(persist_path, fs)
         if isinstance(dense, type):
@@ -165,7 +166,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         fs: FileSystem | None = None,
         **options: Any,
     ) -> S:
-        """Open what `StorageContext.persist` wrote to a directory; as `from_persist_path`."""
+        """Open what `StorageContext.persist` wrote to a directory; see `from_persist_path`."""
         path = f"{persist_dir}/{namespace}{NAMESPACE_SEP}{DEFAULT_PERSIST_FNAME}"
         return cls.from_persist_path(path, fs, **options)
 
@@ -184,28 +185,28 @@ class HybridVectorStore(BasePydanticVectorStore):
         return self._dense
 
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """Add nodes with their embeddings, all in one commit; the id of each.
+        """Add nodes with their embeddings in one commit. Returns their ids.
 
-        One whose id is here already takes the other's place; where it differs in its embedding alone, that stays as it
-        was in a base with vectors of its own. Raises ConfigError, naming the node, where an embedding is missing or
-        does not fit, or a node cannot be kept.
+        A node replaces the one with the same id. Where only its embedding differs, a base with its own vectors keeps
+        the old embedding. Raises ConfigError, naming the node, where an embedding is missing or does not fit, or where
+        the node cannot be stored.
         """
         _refuse(kwargs)
         return execute(self._kept.adding(nodes, _HERE))
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Delete the nodes of a document; a node without one is its own."""
+        """Delete the nodes of a document; a node without a document is its own."""
         _refuse(delete_kwargs)
         execute(self._kept.forgetting(ref_doc_id, _HERE))
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
-        """The nodes of these ids, in their order, that pass the filters; without ids all that do, by ascending id."""
+        """The nodes with these ids, in their order, that pass the filters; without ids all that pass, sorted by id."""
         return self._kept.nodes(node_ids, filter_of(filters))
 
     def delete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """Delete the nodes of these ids that pass the filters; without ids all that do. ConfigError without either."""
+        """Delete the nodes with these ids that pass the filters; without ids all that pass. ConfigError for neither."""
         _refuse(delete_kwargs)
         execute(self._kept.deleting(node_ids, filter_of(filters), _HERE))
 
@@ -214,22 +215,23 @@ class HybridVectorStore(BasePydanticVectorStore):
         execute(self._kept.clearing(_HERE))
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """The nodes that match best, their scores (None where there are none) and ids.
+        """Return the nodes that match best, their scores (None where there are none) and ids.
 
         `filters` and `doc_ids` are applied before ranking, and so are `node_ids` where there are any: LlamaIndex's
-        indexes ask for the IndexNodes and ImageNodes alone that they were given, one of `from_vector_store` for all.
-        `dense` is given what it can say of them (see `store_filters`), what it finds is checked, and while too few pass
-        it is asked for more; where that has an end, a warning is logged and the nodes say `degraded`. Raises
-        ConfigError for another mode, or a query without the embedding or text that its mode searches for.
+        indexes pass the ids of their IndexNodes and ImageNodes alone, an index made by `from_vector_store` passes none,
+        which means all nodes. `dense` gets the part of them that it can express (see `store_filters`), its nodes are
+        checked, and it is asked for more while too few pass. Where it can return no more, a warning is logged and the
+        nodes say `degraded`. Raises ConfigError for another mode, or for a query without the embedding or text that its
+        mode needs.
         """
         _refuse(kwargs)
         return execute(self._kept.querying(query, _HERE))
 
     def persist(self, persist_path: str | Path, fs: FileSystem | None = None) -> None:
-        """Copy the last commit to a folder elsewhere, in the place of an earlier copy.
+        """Copy the last commit to another folder, replacing an earlier copy.
 
-        Nothing has to be persisted for the knowledge base itself to last. What `dense` persists, where it does, goes
-        beside it, to the path with `.dense` behind it. Raises ConfigError where something else is at the path.
+        The knowledge base itself is on disk already and needs no persisting. What `dense` persists, where it does, goes
+        to the same path with the suffix `.dense`. Raises ConfigError where something else is at the path.
         """
         fs, path = copies.resolved(persist_path, fs)
         self._kept.vectors.persist(fs, path)
@@ -237,20 +239,20 @@ class HybridVectorStore(BasePydanticVectorStore):
             copies.put(self._base.path, fs, path)
 
     def reload(self) -> bool:
-        """See what other processes have committed since; whether there was anything."""
+        """Read what other processes have committed since. Returns whether there was anything new."""
         return self._base.reload()
 
     def close(self) -> None:
-        """Let other processes write. Reading goes on, and a further change takes the lock again."""
+        """Release the lock, so that other processes can write. Reading goes on; the next change takes it again."""
         self._base.close()
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        """`add`, apart from the event loop; an async one of `dense` is awaited, here and below."""
+        """`add` off the event loop. As in the methods below, async methods of `dense` are awaited."""
         _refuse(kwargs)
         return await aexecute(self._kept.adding(nodes, _APART))
 
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """`delete`, apart from the event loop."""
+        """`delete` off the event loop."""
         _refuse(delete_kwargs)
         await aexecute(self._kept.forgetting(ref_doc_id, _APART))
 
@@ -263,16 +265,16 @@ class HybridVectorStore(BasePydanticVectorStore):
     async def adelete_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None, **delete_kwargs: Any
     ) -> None:
-        """`delete_nodes`, apart from the event loop."""
+        """`delete_nodes` off the event loop."""
         _refuse(delete_kwargs)
         await aexecute(self._kept.deleting(node_ids, filter_of(filters), _APART))
 
     async def aclear(self) -> None:
-        """`clear`, apart from the event loop."""
+        """`clear` off the event loop."""
         await aexecute(self._kept.clearing(_APART))
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """`query`, apart from the event loop."""
+        """`query` off the event loop."""
         _refuse(kwargs)
         return await aexecute(self._kept.querying(query, _APART))
 
@@ -284,7 +286,7 @@ class HybridVectorStore(BasePydanticVectorStore):
 
 
 def _known(folder: Path, embed_model: BaseEmbedding | Embedder | str | None) -> Embedder | None:
-    """The embedder of a base that is there; IncompatibleIndexError where another is given."""
+    """The embedder of an existing base; IncompatibleIndexError where another is given."""
     entry = manifest.read(folder).embedder
     given = None if embed_model is None else as_embedder(embed_model)
     if given is not None:

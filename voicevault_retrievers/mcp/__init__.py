@@ -1,4 +1,4 @@
-"""An MCP server: searches of knowledge bases, with numbered sources to cite, for any client of the protocol."""
+"""An MCP server: searches of knowledge bases with numbered, citable sources, for any client of the protocol."""
 
 from voicevault_retrievers.mcp.configuration import Client, Configuration, Offer, load_configuration, local
 from voicevault_retrievers.mcp.http import application, serve_http

@@ -1,4 +1,4 @@
-"""The knowledge bases of a server: opened when they are first asked for, and seen as they are at the time."""
+"""The knowledge bases of a server: opened at first use, and searched at their present commit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from voicevault_retrievers.store.reload import Present, Remade, state_of
 T = TypeVar("T")
 
 TIMEOUT = 55.0
-"""Seconds of a search whose preset has no timeout: most clients give up after a minute."""
+"""The time limit of a search in seconds, for presets without one: most clients give up after a minute."""
 
 _ABSENT = ("empty", "missing")
 _LOG = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FoundInBases:
-    """What a search gave: hits, each with the name of its base and the id that it has there, and what of it failed.
+    """The result of a search: hits, each with its base and its own id there, and the failures.
 
-    `confident` is false where the preset says that none of the hits is likely relevant.
+    `confident` is false where the preset judges that no hit is likely relevant.
     """
 
     hits: tuple[Hit, ...] = ()
@@ -47,7 +47,7 @@ class FoundInBases:
 
 
 class Library:
-    """Opens bases and makes pipelines over them; safe to share between clients, for it knows of no rights."""
+    """Opens bases and builds pipelines over them; shared by clients, as it holds no access rights."""
 
     def __init__(self) -> None:
         self._pipelines: dict[Hashable, Remade[Pipeline]] = {}
@@ -55,9 +55,9 @@ class Library:
         self._mutex = Mutex()
 
     def open(self, offers: Iterable[Offer]) -> None:
-        """Open what is here ahead, so that what is wrong with it is said at once; a base that is not here is logged.
+        """Open local bases in advance, so that errors are raised at once; a missing base is logged.
 
-        Raises what `pipeline` does.
+        Raises what `pipeline` raises.
         """
         for group in _grouped(offer for offer in offers if offer.address is None):
             for note in self.pipeline(group).notes:
@@ -72,10 +72,10 @@ class Library:
         k: int | None = None,
         observe: AsyncObserver | None = None,
     ) -> FoundInBases:
-        """Search bases. Those with the same settings are searched as one; the lists of others take turns.
+        """Search bases: those with the same settings as one collection, with the rankings of the groups interleaved.
 
-        A group of them that fails is left out and said, unless all fail: then the first one's error is raised. An error
-        of set-up is always raised.
+        A group that fails is left out and reported. If all fail, the first error is raised; set-up errors are always
+        raised.
         """
         if not query.strip():
             return FoundInBases()
@@ -109,7 +109,7 @@ class Library:
         )
 
     def pipeline(self, group: Sequence[Offer]) -> Pipeline:
-        """The pipeline over bases of one group, as they are now; raises what opening them does."""
+        """The pipeline over the bases of one group at their present commits; raises what opening them raises."""
         first, names = group[0], tuple(offer.name for offer in group)
         kept = self._pipelines.setdefault((first.address, first.root, first.preset, names), Remade())
         bases = [self.base(offer) for offer in group]
@@ -124,7 +124,7 @@ class Library:
         return kept.now([base.recipe if isinstance(base, Engine) else state_of(base) for base in bases], made)
 
     def base(self, offer: Offer) -> KnowledgeBase | Engine | None:
-        """The base of an offer, as it is now; None where there is none yet."""
+        """The base of an offer at its present commit; None where it does not exist yet."""
         source = self._source(offer)
         if isinstance(source, Present):
             return source.base()
@@ -141,7 +141,7 @@ class Library:
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:
-    """Call what reads files, or asks a server, without holding up the event loop."""
+    """Call a function that reads files or a server in a worker thread, without blocking the event loop."""
 
     def plan() -> Plan[T]:
         (outcome,) = yield (Call(name, function),)
@@ -159,7 +159,7 @@ def _grouped(offers: Iterable[Offer]) -> list[list[Offer]]:
 
 
 def _own(hit: Hit, group: Sequence[Offer]) -> Hit:
-    """The hit by the name of its base and its id there: a source is the same one whichever bases are searched."""
+    """The hit with its base's name and its own id there, so that a source is the same whichever bases are searched."""
     several = len(group) > 1
     kb = hit.chunk.kb if several else group[0].name
     own = hit.id.removeprefix(f"{kb}:") if several else hit.id
@@ -167,6 +167,6 @@ def _own(hit: Hit, group: Sequence[Offer]) -> Hit:
 
 
 def _told(result: Result) -> tuple[str, ...]:
-    """What failed, without the errors' texts: those name folders and addresses, which are for the log alone."""
+    """The failures without the errors' texts, which name folders and addresses and belong only in the log."""
     failures = [one for one in result.errors if one.degrades or one.kind in _ABSENT]
     return tuple(dict.fromkeys(f"{one.stage}: {one.kind}" for one in failures))

@@ -46,17 +46,17 @@ VERSION = 1
 PRESET = "voicevault"
 MAX_TOKENS = 8000
 SHORTEST = 16
-"""Characters of a token: a shorter one can be guessed."""
+"""The fewest characters of a token: shorter ones can be guessed."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A knowledge base as one client has it: `name` is what it is called, `address` an engine's collection.
+    """A knowledge base as offered to one client, under `name`; `address` is that of an engine's collection.
 
-    `require` are the client's rights: what does not pass them does not exist. `where` narrows what is found, listed and
-    read, and leaves the statistics as they are.
+    `require` are the client's access rights: chunks that do not pass do not exist for it. `where` narrows what is
+    found, listed and read, without changing the statistics.
     """
 
     name: str
@@ -70,24 +70,24 @@ class Offer:
 
     @property
     def group(self) -> tuple[Any, ...]:
-        """What bases have in common that are searched as one."""
+        """The settings that bases searched as one have in common."""
         return self.address, self.root, self.preset, self.k, canonical(self.where), canonical(self.require)
 
     @cached_property
     def permits(self) -> Predicate:
-        """Whether the client may read a text of given metadata."""
+        """Whether the client may read a text with the given metadata."""
         return compile_filter(scope(self.require))
 
     @cached_property
     def passes(self) -> Predicate:
-        """Whether a chunk of given metadata is there for the client."""
+        """Whether a chunk with the given metadata is visible to the client."""
         narrowed = compile_filter(self.where)
         return lambda metadata: self.permits(metadata) and narrowed(metadata)
 
 
 @dataclass(frozen=True)
 class Client:
-    """Somebody who connects, with what is there for them."""
+    """A client with its offers."""
 
     name: str
     offers: tuple[Offer, ...]
@@ -96,7 +96,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Clients, each with a token; or a single one without, who is whoever connects."""
+    """The clients, each with a token; or a single client without one, for anyone who connects."""
 
     clients: tuple[Client, ...]
     hosts: tuple[str, ...] = ()
@@ -113,12 +113,12 @@ class Configuration:
 
     @property
     def guarded(self) -> bool:
-        """Whether clients are told apart by tokens."""
+        """Whether clients are identified by tokens."""
         return all(client.token for client in self.clients)
 
     @property
     def local(self) -> Client:
-        """The one client, whoever it is; ConfigError where they are told apart."""
+        """The only client, without a token; ConfigError where clients have tokens."""
         if self.guarded:
             raise ConfigError(
                 "clients are told apart by their tokens, over HTTP: give --http, or a configuration without clients"
@@ -127,7 +127,7 @@ class Configuration:
 
 
 def local(kbs: Sequence[str], *, preset: str = PRESET, root: Path | None = None) -> Configuration:
-    """Knowledge bases for whoever connects; ConfigError where one is named twice, or none, or is no name."""
+    """Knowledge bases for anyone who connects; ConfigError for no name, a repeated name, or an invalid one."""
     if any(map(is_address, kbs)):
         raise ConfigError("an engine's address may hold a password: give the collection a name in --config FILE")
     names = [check_name(name) for name in kbs]
@@ -138,9 +138,9 @@ def local(kbs: Sequence[str], *, preset: str = PRESET, root: Path | None = None)
 
 
 def load_configuration(path: Path, *, preset: str = PRESET, root: Path | None = None) -> Configuration:
-    """The configuration of a YAML file; `preset` and `root` are of bases that name none.
+    """The configuration in a YAML file; `preset` and `root` are the defaults of bases.
 
-    Raises ConfigError for what is unknown, malformed or open by mistake, such as a `require` that says nothing.
+    Raises ConfigError for unknown or malformed settings, and for accidental openness, such as an empty `require`.
     """
     yaml = require("yaml", extra="cli")
     try:
@@ -210,7 +210,7 @@ def _client(name: str, data: Any, bases: Mapping[str, Offer]) -> Client:
 
 
 def _token(kind: str, given: Any) -> str:
-    """The token of an environment variable, as it is: it may look like a number."""
+    """The token in an environment variable, unparsed, as it may look like a number."""
     named = _VARIABLE.fullmatch(given) if isinstance(given, str) else None
     if named is None:
         raise ConfigError(f"{kind}: token names a variable of the environment, as ${{NAME}}, not the token itself")
@@ -226,7 +226,7 @@ def _token(kind: str, given: Any) -> str:
 
 
 def _filter(kind: str, given: Mapping[str, Any], key: str, present: bool | None = None) -> Filter | None:
-    """A filter that is not there, or one that says something: an empty one is not what somebody wanted."""
+    """A filter, or None where absent; ConfigError for an empty filter, which is probably a mistake."""
     if not (key in given if present is None else present):
         return None
     found = given[key]
@@ -239,7 +239,7 @@ def _filter(kind: str, given: Mapping[str, Any], key: str, present: bool | None 
 
 
 def _named(kind: str, data: Any) -> Mapping[str, Any]:
-    """A mapping with keys of any name."""
+    """A mapping with arbitrary keys."""
     return section(kind, data, *(data if isinstance(data, Mapping) else ()))
 
 

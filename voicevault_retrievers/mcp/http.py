@@ -1,4 +1,4 @@
-"""The server over streamable HTTP: each client has a server of its own, chosen by its token."""
+"""The server over streamable HTTP: each client has its own server, chosen by its token."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from voicevault_retrievers.mcp.server import server_for
 
 PATH = "/mcp"
 IDLE, SESSIONS = 1800, 1000
-"""Seconds after which a session that asks nothing ends, and how many a client has at most: each keeps what it got."""
+"""Seconds after which an idle session ends, and the most sessions of a client, as each keeps its sources."""
 
 _CLOSING = 2
-"""Seconds that open streams have when the server ends."""
+"""Seconds for open streams to end at shutdown."""
 
 
 def application(configuration: Configuration, host: str = "127.0.0.1") -> Starlette:
-    """The ASGI application, for one that listens on `host`.
+    """The ASGI application, for a server that listens on `host`.
 
-    Raises ConfigError for a host that others reach where no tokens are asked for, and for all addresses of a machine
-    where nobody says by which names it is called; and what opening the bases does.
+    Raises ConfigError for a host that others can reach where clients have no tokens, for an unspecified address without
+    configured `hosts`, and what opening the bases raises.
     """
     names = _names(configuration, host)
     security = TransportSecuritySettings(
@@ -76,9 +76,9 @@ def serve_http(
     port: int = 8461,
     ready: Callable[[str], object] | None = None,
 ) -> None:
-    """Serve until interrupted; `ready` is told the address. Port 0 is any that is free.
+    """Serve until interrupted; `ready` receives the address. Port 0 takes a free port.
 
-    Raises ConfigError as `application` does, OSError where the address cannot be had.
+    Raises ConfigError as `application` does, OSError where the address is not available.
     """
     served = application(configuration, host)
     with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listening:
@@ -91,7 +91,7 @@ def serve_http(
 
 
 class _Server(uvicorn.Server):
-    """Tells when it answers."""
+    """A server that calls `ready` once it answers."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], object]) -> None:
         super().__init__(config)
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
 
 
 class _Hall:
-    """Leads each request to the server of the client whose token it has."""
+    """Routes each request to the server of the client that its token identifies."""
 
     def __init__(self, doors: Sequence[tuple[Client, StreamableHTTPSessionManager]]) -> None:
         self._doors = doors
@@ -112,7 +112,7 @@ class _Hall:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         token = given.strip() if scheme.lower() == "bearer" else ""
         found = None
-        for client, manager in self._doors:  # all of them: how long it takes tells nothing
+        for client, manager in self._doors:  # checks all, so that the duration reveals nothing
             if client.token is None or compare_digest(token.encode(), client.token.encode()):
                 found = manager
         if found is None:
@@ -125,7 +125,7 @@ class _Hall:
 
 
 def _names(configuration: Configuration, host: str) -> list[str]:
-    """By which names, without a port, the server may be called."""
+    """The host names, without a port, that requests may use."""
     if not is_loopback(host):
         if not configuration.guarded:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a base holds: its documents, and the metadata keys by which a search may be narrowed."""
+"""The content of a base: its documents, and the metadata keys to filter by."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MOST_KEYS = 40
 EXAMPLES = 5
 LONGEST = 60
 _DISTINCT = 500
-"""Values that are counted for examples; a key with more is best described by what it is."""
+"""The most values of a key that are counted for examples."""
 
 _INNER = {"start", "end", "start_index", "chunk_index", "chunks_in_file", "file_id"}
-"""Where a chunk stands: nothing that a model would ask for."""
+"""Keys of a chunk's position, which are of no use in filters."""
 
 
 @dataclass(frozen=True)
 class ListedDocument:
-    """A document of a base: its name, None for what has none, and how many chunks and pages with text it has."""
+    """A document of a base: its name, None for chunks without one, and its numbers of chunks and of pages with text."""
 
     source_file: str | None
     chunks: int
@@ -41,7 +41,7 @@ class Key:
 
 @dataclass(frozen=True)
 class BaseListing:
-    """The documents by name, the keys by how many chunks have them."""
+    """The documents by name, and the keys by the number of chunks that have them."""
 
     chunks: int
     documents: tuple[ListedDocument, ...]
@@ -62,7 +62,7 @@ class _Values:
 
 
 def listing(chunks: Iterable[Chunk]) -> BaseListing:
-    """The account of chunks, in one pass."""
+    """The listing of chunks, made in one pass."""
     total = 0
     documents: defaultdict[str | None, _Counts] = defaultdict(_Counts)
     keys: defaultdict[str, _Values] = defaultdict(_Values)

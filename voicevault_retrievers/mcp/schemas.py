@@ -1,4 +1,4 @@
-"""What the tools take and give: schemas that clients show to models."""
+"""The arguments and results of the tools: schemas that clients show to models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key
 
 MOST = 50
-"""Sources of one search."""
+"""The most sources of one search."""
 
 MOST_NEIGHBOURS = 5
 _K = f"How many sources, at most {MOST}; leave it out for the usual number."
@@ -99,7 +99,7 @@ def schema_of(model: type[BaseModel], *, output: bool = False) -> dict[str, Any]
 
 
 class _Untitled(GenerateJsonSchema):
-    """Without titles that only repeat the names: models read schemas too, and pay for each word."""
+    """Schemas without titles that repeat the names, as models read schemas and pay by the token."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -111,7 +111,7 @@ def _which(offers: Sequence[Offer]) -> str:
 
 
 def _named(offers: Sequence[Offer], description: str) -> Any:
-    """A base by its name; which there are is said by the schema alone, so that a wrong one is told by the tool."""
+    """An optional name of a base; only the schema enumerates the names, so that the tool itself reports a wrong one."""
     return _optional(str, {"type": "string", "enum": [offer.name for offer in offers], "description": description})
 
 
@@ -126,5 +126,5 @@ def _whole(description: str, *, least: int, most: int | None) -> Any:
 
 
 def _optional(kind: Any, schema: dict[str, Any]) -> Any:
-    """A value that may be left out; null says the same, and the schema does not mention it."""
+    """An optional value; null means the same as leaving it out, and the schema does not mention it."""
     return (Annotated[kind | None, WithJsonSchema(schema)], Field(default_factory=lambda: None))

@@ -1,4 +1,4 @@
-"""The server of one client: the SDK's, with the tools over what that client is offered."""
+"""The server of one client: the SDK's server, with tools over the client's offers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from voicevault_retrievers.mcp.tools import Session, Tools
 
 
 def server_for(client: Client, library: Library, max_tokens: int) -> Server[Session]:
-    """A server with the tools of one client; each of its sessions has numbers of its own."""
+    """A server with the tools of one client; each of its sessions has its own source numbers."""
     tools = Tools(client.offers, library, max_tokens)
     told = instructions(client.offers)
     server: Server[Session] = Server("voicevault", version(DISTRIBUTION), told, lifespan=_session)
@@ -46,9 +46,9 @@ def server_for(client: Client, library: Library, max_tokens: int) -> Server[Sess
 
 
 def serve_stdio(configuration: Configuration) -> None:
-    """Serve the process that started this one, until it closes the standard input.
+    """Serve the parent process, until it closes the standard input.
 
-    Raises ConfigError for clients: over stdio there are no tokens to tell them apart; and what opening the bases does.
+    Raises ConfigError for a configuration with clients, as stdio has no tokens; and what opening the bases raises.
     """
     library = Library()
     library.open(configuration.local.offers)
@@ -63,7 +63,7 @@ async def _serve(server: Server[Session]) -> None:
 
 @contextmanager
 def _protocol() -> Iterator[TextIO]:
-    """The standard output for messages alone: what anything else prints there goes to the standard error."""
+    """Reserve the standard output for protocol messages: anything else printed goes to the standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8", newline="\n") as out:
         os.dup2(2, 1)
@@ -75,12 +75,12 @@ def _protocol() -> Iterator[TextIO]:
 
 @asynccontextmanager
 async def _session(_: Server[Session]) -> AsyncIterator[Session]:
-    """The state of a session: the SDK enters this once for each."""
+    """The state of a session, entered by the SDK once for each."""
     yield Session()
 
 
 def _progress(context: Any) -> AsyncObserver | None:
-    """Tells a client that asked for it of each part of a search as it ends."""
+    """An observer that reports the end of each part of a search, for a client that asked for progress."""
     token = None if context.meta is None else context.meta.progressToken
     if token is None:
         return None

@@ -1,4 +1,4 @@
-"""What models are told: the server's instructions, the tools' descriptions, and lists as text."""
+"""The texts for models: the server's instructions, the tools' descriptions, and listings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LIST = (
     "which `where` narrows a search, with the most frequent values."
 )
 MOST_METADATA = 2000
-"""Characters of a source's metadata."""
+"""The most characters of a source's metadata."""
 
 
 def instructions(offers: Sequence[Offer]) -> str:
-    """What a client tells its model of the server."""
+    """The server's instructions, which clients give to their models."""
     described = (f"- {offer.name}{offer.description and f': {offer.description}'}" for offer in offers)
     return "\n".join(
         (
@@ -44,7 +44,7 @@ def instructions(offers: Sequence[Offer]) -> str:
 
 
 def listed(data: Documents) -> str:
-    """A page of the documents."""
+    """A page of the documents as text."""
     parts = ["\n".join(_base_lines(data))]
     lines = [
         f"- {entry.kb}: {_safe(entry.source_file or '(chunks of no file)')} ({_extent(entry)})"
@@ -56,7 +56,7 @@ def listed(data: Documents) -> str:
 
 
 def metadata(number: int, found: Mapping[str, Any]) -> str:
-    """The metadata of a source, in a line."""
+    """The metadata of a source on one line."""
     said = json.dumps(dict(found), ensure_ascii=False, default=str)
     return f"Metadata of [{number}]: {_safe(said[:MOST_METADATA])}{'…' if len(said) > MOST_METADATA else ''}"
 
@@ -85,5 +85,5 @@ def _some(count: int, what: str) -> str:
 
 
 def _safe(text: str) -> str:
-    """What documents say of themselves, in one line in which nothing reads as a source."""
+    """Text from documents on one line, without anything that reads as a source."""
     return without_headers(" ".join(text.split()), numbered=True)

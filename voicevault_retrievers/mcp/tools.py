@@ -1,4 +1,4 @@
-"""The three tools, for one client: what is not offered to it does not exist. A source's number lasts a session."""
+"""The three tools of one client, over its offers only. A source keeps its number for a session."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.structure.parent_links import Kinship
 
 KEPT = 1000
-"""How many sources a session remembers; the numbers of older ones are not given anew."""
+"""The most sources that a session remembers; numbers of older ones are not reused."""
 
 
 class Session:
-    """What one client was given since it connected."""
+    """The sources that one client got since it connected."""
 
     def __init__(self) -> None:
         self._last = 0
         self._given: list[Citation] = []
 
     def found(self, hits: Sequence[Hit]) -> list[int]:
-        """A number for each hit of a search: a source that was given before in the same words has its own."""
+        """A number for each hit of a search: a source that was given before with the same text keeps its number."""
         return self._counted(kept_numbers(hits, self._given, self._last + 1))
 
     def read(self, hits: Sequence[Hit]) -> list[int]:
-        """A number for each passage that is read: a chunk has the one under which it was last given, in any words.
+        """A number for each passage to read: a chunk keeps its last number, even with another text.
 
-        A search that finds it in its own words gives it that number too.
+        A later search that finds the chunk with its own text uses that number too.
         """
         known = {(one.kb, one.chunk_id): one.index for one in self._given}
         fresh = iter(range(self._last + 1, self._last + 1 + len(hits)))
@@ -56,11 +56,11 @@ class Session:
         return numbers
 
     def remember(self, citations: Iterable[Citation]) -> None:
-        """Keep what was given."""
+        """Remember the given sources."""
         self._given = [*self._given, *(one for one in citations if one not in self._given)][-KEPT:]
 
     def source(self, number: int) -> Citation | None:
-        """What a number names; None where that is not known, or no longer."""
+        """The source with a number; None where it is unknown or forgotten."""
         return next((one for one in self._given if one.index == number), None)
 
     def _counted(self, numbers: list[int]) -> list[int]:
@@ -70,22 +70,22 @@ class Session:
 
 @dataclass(frozen=True)
 class Passage:
-    """Chunks as they follow one another in their document; `at` is the place of the one that was asked for."""
+    """Consecutive chunks of a document; `at` is the position of the requested one."""
 
     hits: tuple[Hit, ...]
     at: int = 0
 
     @property
     def ranks(self) -> list[int]:
-        """What is left out last: the one that was asked for, then what comes before it and behind it."""
+        """The order in which chunks are kept within a budget: by distance from the requested one."""
         order = sorted(range(len(self.hits)), key=lambda place: (abs(place - self.at), place))
         return [order.index(place) for place in range(len(self.hits))]
 
 
 def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, neighbours: int) -> Passage | None:
-    """A chunk with its parent's text, or with so many neighbours on either side; None where it is not there.
+    """A chunk with its parent's text, or with `neighbours` chunks on either side; None where it does not exist.
 
-    What the offer does not permit is not there. An engine's collection tells no neighbours.
+    Chunks that the offer does not permit do not exist. An engine's collection has no neighbours.
     """
     found = {} if base is None else base.get([chunk_id])
     chunk = found.get(chunk_id)
@@ -101,9 +101,9 @@ def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, ne
 
 
 def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) -> Sequence[Chunk]:
-    """The chunk among those beside it in its document that the offer passes, in order; nothing where they have none.
+    """The chunk with its permitted neighbours in the document, in order; empty where they have no order.
 
-    What the offer does not pass has no part in this, not even in whether the numbers tell an order.
+    Chunks that the offer does not permit have no influence, not even on whether the indexes give an order.
     """
     at, file = chunk.metadata.get("chunk_index"), file_of(chunk.metadata)
     if not neighbours or file is None or not isinstance(at, int) or isinstance(at, bool):
@@ -112,7 +112,7 @@ def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) ->
     beside: Filter = {key: file, "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
     found = base.get(base.view().snapshot.matching(beside)).values()
     chunks = {chunk.id: chunk, **{one.id: one for one in found if offer.passes(one.metadata)}}
-    if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # counted anew on each page, say
+    if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # indexes may restart on each page
         return []
     return sorted(chunks.values(), key=_place)
 
@@ -128,22 +128,22 @@ def _hit(chunk: Chunk, offer: Offer, context: str | None = None) -> Hit:
 Answer: TypeAlias = "tuple[str, BaseModel]"
 
 LONGEST = 4000
-"""Characters of a query."""
+"""The most characters of a query."""
 
 PAGE = 50
-"""Documents on a page of a list."""
+"""Documents per page of a listing."""
 
 _LOG = logging.getLogger(__name__)
 _HINTS = types.ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)
 
 
 class ToldError(Exception):
-    """What a model is told of a call that gave nothing."""
+    """The message to a model for a call without a result."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool as clients see it, and what it does."""
+    """A tool: its definition for clients, and its function."""
 
     title: str
     description: str
@@ -152,7 +152,7 @@ class Tool:
     run: Callable[[Any, Session, AsyncObserver | None], Awaitable[Answer]]
 
     def definition(self, name: str) -> types.Tool:
-        """What a client is told of it."""
+        """The definition that clients get."""
         return types.Tool(
             name=name,
             title=self.title,
@@ -164,7 +164,7 @@ class Tool:
 
 
 class Tools:
-    """The tools over what one client is offered; `max_tokens` bounds what a model reads of a call."""
+    """The tools over one client's offers; `max_tokens` bounds the text of a result."""
 
     def __init__(self, offers: Sequence[Offer], library: Library, max_tokens: int) -> None:
         self._offers = {offer.name: offer for offer in offers}
@@ -196,7 +196,7 @@ class Tools:
     async def call(
         self, name: str, arguments: Mapping[str, Any], session: Session, observe: AsyncObserver | None = None
     ) -> types.CallToolResult:
-        """Call a tool; what goes wrong is a result too, which a model can read."""
+        """Call a tool; a failure is a result too, with a message for the model."""
         try:
             text, data = await self._called(name, arguments, session, observe)
         except ToldError as error:
@@ -276,7 +276,7 @@ class Tools:
         return texts.listed(data), data
 
     def _named(self, kb: str | None) -> list[Offer]:
-        """The base of a name, all of them without one; what is not offered is told as what does not exist."""
+        """The offer of a name, or all offers without one; bases that are not offered are reported as unknown."""
         if kb is None:
             return list(self._offers.values())
         if kb not in self._offers:
@@ -284,7 +284,7 @@ class Tools:
         return [self._offers[kb]]
 
     def _wanted(self, given: Any, session: Session) -> tuple[Offer, str]:
-        """The base and the id of the source that is asked for."""
+        """The base and the id of the requested source."""
         if given.number is None:
             offers = self._named(given.kb)
             if given.id is None or len(offers) > 1:
@@ -298,7 +298,7 @@ class Tools:
         return self._offers[source.kb], source.chunk_id
 
     def _listing(self, offer: Offer) -> BaseListing:
-        """What is there of a base; read anew where that has changed."""
+        """The listing of a base, cached for its present commit."""
         base = self._library.base(offer)
         snapshot = base.view().snapshot if isinstance(base, KnowledgeBase) else None
         known, found = self._listings.get(offer.name, (None, None))
@@ -309,7 +309,7 @@ class Tools:
 
 
 def _result(text: str, data: BaseModel | None = None) -> types.CallToolResult:
-    """An answer; without data, an error that the model can read."""
+    """A result; without data, an error message for the model."""
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=_sendable(text))],
         structuredContent=None if data is None else _plain(data),
@@ -318,7 +318,7 @@ def _result(text: str, data: BaseModel | None = None) -> types.CallToolResult:
 
 
 def _plain(data: BaseModel) -> dict[str, Any]:
-    """Data as it can be sent: chunks may hold lone surrogates, of which one would end the connection."""
+    """Data in a form that can be sent: one lone surrogate from a chunk would end the connection."""
     found: dict[str, Any] = json.loads(_sendable(json.dumps(data.model_dump(), ensure_ascii=False, default=str)))
     return found
 
@@ -328,5 +328,5 @@ def _sendable(text: str) -> str:
 
 
 def _guarded(citations: Iterable[Citation]) -> list[Citation]:
-    """Citations with the texts as they stand in the answer: some clients show their models the data instead."""
+    """Citations with their texts as in the answer: some clients show their models the data instead."""
     return [replace(one, text=without_headers(one.text, numbered=True)) for one in citations]

@@ -1,1 +1,1 @@
-"""Language models over HTTP; graphs and weights of embedders and rerankers, and the runtimes that compute them."""
+"""Language models over HTTP, the graphs and weights of embedders and rerankers, and the runtimes for graphs."""

@@ -1,4 +1,4 @@
-"""Graphs that quantise their activations as they run: told from others, and rewritten to compute in floats."""
+"""Detects graphs that quantise their activations at run time, and rewrites them to compute in floats."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ModelNotAvailableError
 
 FLOAT = 1
-"""What ONNX calls 32-bit floats."""
+"""ONNX's code for 32-bit floats."""
 
-# Nodes and models are messages of the optional package onnx.
+# Any stands for nodes and models of the optional package onnx.
 
 
 def quantises_as_it_runs(graph: Path) -> bool:
@@ -23,7 +23,7 @@ def quantises_as_it_runs(graph: Path) -> bool:
 
 
 class Product(NamedTuple):
-    """A quantised matrix product: its nodes, the floats it was given, its weights and their scale."""
+    """A quantised matrix product: its nodes, float input, weights with zero point and scale, and output."""
 
     nodes: tuple[Any, ...]
     given: str
@@ -34,12 +34,12 @@ class Product(NamedTuple):
 
 
 def dequantised(model: Any) -> Any:
-    """A copy of an ONNX model in which quantised matrix products are products of floats.
+    """A copy of an ONNX model with float matrix products in place of quantised ones.
 
-    A product is DynamicQuantizeLinear, MatMulInteger, Cast and Mul by both scales; it becomes MatMul by
-    (weights - zero point) * scale, of the whole matrix or of each column. That difference stays in the graph, beside
-    the integers, so the copy is no larger. A model without quantised operators is returned as it is. Raises
-    ModelNotAvailableError, naming the node, where one of them is not part of such a product.
+    A quantised product is DynamicQuantizeLinear, MatMulInteger, Cast and Mul by both scales. It becomes MatMul by
+    (weights - zero point) * scale, per matrix or per column. The subtraction stays in the graph, and the weights stay
+    integers, so the copy is no larger. A model without quantised operators is returned as it is. Raises
+    ModelNotAvailableError, naming the node, where a quantised operator is not part of such a product.
     """
     if not any(_quantised(node) for node in model.graph.node):
         return model

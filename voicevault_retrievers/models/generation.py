@@ -1,4 +1,4 @@
-"""Prompts with places in braces, such as `{query}`; what a model wrote, and how probable each of its tokens was."""
+"""Prompt templates with fields such as `{query}`; a model's texts and token probabilities; lists in its answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """A text, whole or the next part of a stream; `tokens` is None where the model gives no probabilities.
+    """A text, complete or the next part of a stream; `tokens` is None where the model gives no probabilities.
 
-    `problem` is why they could not be read where it gave some.
+    `problem` is the error where the given probabilities could not be parsed.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Written:
 
     @classmethod
     def of(cls, text: str, listed: Any) -> Written:
-        """A text with the tokens that OpenAI's and Ollama's APIs list beside it, None where they do not."""
+        """A text with the tokens in the format of OpenAI's and Ollama's APIs; without tokens where none are given."""
         try:
             return cls(text, tokens_of(listed))
         except RetrievalError as error:
@@ -42,7 +42,7 @@ class Written:
 def tokens_of(listed: Any) -> tuple[Token, ...] | None:
     """Tokens from a list of `{"token": text, "logprob": number, "bytes": [...]}`; None where there is no list.
 
-    Tokens that are part of a character are joined until it is whole, with the least of their probabilities. Raises
+    Tokens that are part of a character are joined until it is complete, with their lowest probability. Raises
     RetrievalError for anything else: a log-probability is a number of at most 0.
     """
     if listed is None:
@@ -56,14 +56,14 @@ def _token(item: Any) -> tuple[bytes, float]:
     text = item.get("token") if isinstance(item, Mapping) else None
     logprob = item.get("logprob") if isinstance(item, Mapping) else None
     value = logprob if isinstance(logprob, int | float) and not isinstance(logprob, bool) else math.nan
-    # A hair above 0 is what rounding leaves of certainty; servers say -9999 or -inf for what they did not count.
+    # Rounding may lift certainty slightly above 0; servers send -9999 or -inf for unknown probabilities.
     if not isinstance(text, str) or not value <= 1e-3:
         raise RetrievalError(f"a token has a text and a log-probability of at most 0, not {str(item)[:200]}")
     return _encoded(text, item.get("bytes")), math.exp(min(value, 0.0))
 
 
 def _encoded(text: str, given: Any) -> bytes:
-    """The bytes of a token: of a part of a character its text does not tell them."""
+    """The bytes of a token, which its text does not give for a part of a character."""
     try:
         return bytes(given) if isinstance(given, list) and given else text.encode("utf-8", "replace")
     except (TypeError, ValueError) as error:
@@ -87,9 +87,9 @@ def _joined(tokens: Iterable[tuple[bytes, float]]) -> Iterator[Token]:
 
 
 LONGEST_ANSWER = 20_000
-"""How many characters of an answer are read, the last ones."""
+"""The number of characters of an answer that are parsed, from its end."""
 MOST_OPENINGS = 200
-"""An answer with more brackets that begin no JSON is not read on: each costs time, and an event loop waits."""
+"""The most brackets without JSON that are tried in an answer: each takes time, while an event loop waits."""
 
 _THOUGHTS = re.compile(r"\A.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.IGNORECASE | re.DOTALL)
 _OPENING = re.compile(r"\[(?!\s*\[)|\{")
@@ -97,17 +97,17 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 def filled(prompt: str, **values: object) -> str:
-    """A prompt with its places filled, each once: braces in the values, and other braces of the prompt, stay."""
+    """The prompt with its fields replaced in one pass: braces in the values, and other braces of the prompt, stay."""
     return _PLACE.sub(lambda place: str(values.get(place[1], place[0])), prompt)
 
 
 def aloud(answer: str) -> str:
-    """What a model said aloud: a reasoning model's thoughts are dropped."""
+    """The answer without a reasoning model's thoughts."""
     return _THOUGHTS.sub("", answer)
 
 
 def lists_in(answer: str) -> Iterator[list[Any]]:
-    """The JSON lists, bare or as values of a JSON object, in what a model says behind its thoughts."""
+    """Yield the JSON lists, bare or as values of a JSON object, in a model's answer after its thoughts."""
     text, decoder, end, failed = aloud(answer)[-LONGEST_ANSWER:], json.JSONDecoder(), 0, 0
     for opening in _OPENING.finditer(text):
         if opening.start() < end or failed == MOST_OPENINGS:
@@ -123,13 +123,13 @@ def lists_in(answer: str) -> Iterator[list[Any]]:
 
 
 class CallableTextModel:
-    """Any function from a prompt to a text, as a text model."""
+    """A text model from any function from a prompt to a text."""
 
     def __init__(self, function: Callable[[str], str]) -> None:
         self.function = function
 
     def complete(self, prompt: str) -> str:
-        """What the function gives."""
+        """The function's text."""
         return self.function(prompt)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the runtimes of ONNX graphs share: files, tokens, batches of similar length, and the end of the process."""
+"""The base class of the runtimes for ONNX graphs: files, tokens, batches of similar length, and a safe process exit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, Re
 from voicevault_retrievers.models.weights import HUB, Backend, Weights, fetch
 
 LONGEST_WAIT = 30.0
-"""Seconds that the end of the process waits for calls that still run."""
+"""The longest wait, in seconds, for running calls at process exit."""
 
 
 class Calls:
-    """Counts calls that run; once it is closed, it waits for them and lets no other thread begin one.
+    """Counts running calls. Once closed, it waits for them, and lets no other thread begin a call.
 
-    A thread that outlived its deadline may still compute when the interpreter ends. Where a library in C++ or Rust
-    returns to an interpreter that is gone, it aborts the whole process, whose work was done.
+    A thread that exceeded its deadline may still compute when the interpreter exits. A library in C++ or Rust that
+    returns to a finished interpreter aborts the whole process, although its work is done.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Calls:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A call. Raises RetrievalError where the process is ending and this is not its main thread."""
+        """Count a call while it runs. Raises RetrievalError at process exit, except in the main thread."""
         with self._changed:
             if self._closed and current_thread() is not main_thread():
                 raise RetrievalError("the process is ending: no model is run any more")
@@ -49,7 +49,7 @@ class Calls:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for the calls that run, 30 seconds at the most."""
+        """Wait for the running calls, at most 30 seconds."""
         with self._changed:
             self._closed = True
             self._changed.wait_for(lambda: not self._running, LONGEST_WAIT)
@@ -67,14 +67,14 @@ Feed: TypeAlias = dict[str, Ints]
 Text: TypeAlias = str | tuple[str, str]
 
 ENCODED_AT_ONCE = 1024
-"""Texts whose tokens are held at one time, and among which lengths are sorted."""
+"""The number of texts whose tokens are in memory at a time, and within which texts are sorted by length."""
 
 POSITIONS = 512
 """The longest input of the known models, in tokens."""
 
 
 class GraphOutput(NamedTuple):
-    """What a graph gave for some of the texts: where they stand, its first output, the mask of their tokens."""
+    """A graph's first output for some of the texts, with the texts' positions and the mask of their tokens."""
 
     at: list[int]
     output: Floats
@@ -82,9 +82,9 @@ class GraphOutput(NamedTuple):
 
 
 class GraphSession(NamedTuple):
-    """A loaded graph: what it is fed, its first output for that (from any thread), how many texts run at a time.
+    """A loaded graph: its inputs, a thread-safe function to its first output, and the number of texts per run.
 
-    `precision` is what it computes in, `reason` why that was chosen.
+    `precision` is the precision of the computation, `reason` why it was chosen.
     """
 
     inputs: frozenset[str]
@@ -95,7 +95,7 @@ class GraphSession(NamedTuple):
 
 
 class GraphModel(ABC):
-    """A graph and its tokenizer, loaded on first use, once, by whichever thread comes first."""
+    """A graph and its tokenizer, loaded once, on first use; thread-safe."""
 
     backend: ClassVar[Backend]
     extra: ClassVar[str]
@@ -119,28 +119,28 @@ class GraphModel(ABC):
 
     @property
     def weights(self) -> Weights:
-        """The files, fetched on first use; raises as `fetch` does."""
+        """The model's files, fetched on first use; raises like `fetch`."""
         if self._weights is None:
             self._weights = fetch(self.name, self.backend)
         return self._weights
 
     @property
     def kind(self) -> str:
-        """The backend, and what of its precision its outputs depend on by more than noise; nothing is loaded."""
+        """The backend, and the precision where it changes outputs by more than noise. Loads nothing."""
         return self.weights.precision
 
     @property
     def precision_used(self) -> str | None:
-        """What the graph computes in; None before it is loaded."""
+        """The precision of the computation; None before the graph is loaded."""
         return self._loaded[0].precision if self._loaded else None
 
     @property
     def precision_reason(self) -> str | None:
-        """Why it computes in that; None before it is loaded."""
+        """The reason for the precision; None before the graph is loaded."""
         return self._loaded[0].reason if self._loaded else None
 
     def load(self) -> tuple[GraphSession, Any]:
-        """The session and the tokenizer.
+        """Load the session and the tokenizer.
 
         Raises MissingExtraError, and ModelNotAvailableError where a file is damaged or cannot be read.
         """
@@ -161,7 +161,7 @@ class GraphModel(ABC):
             session = self._session(weights, tokenizer)
         except RetrievalError:
             raise
-        except Exception as error:  # the libraries raise bare subclasses of Exception, and MemoryError
+        except Exception as error:  # the libraries raise direct subclasses of Exception, and MemoryError
             raise ModelNotAvailableError(
                 f"{self.name} cannot be loaded from {weights.folder}: {type(error).__name__}: {error}"
             ) from error
@@ -172,9 +172,9 @@ class GraphModel(ABC):
     def _session(self, weights: Weights, tokenizer: Any) -> GraphSession: ...
 
     def run(self, texts: Sequence[Text], *, alone: bool = False) -> Iterator[GraphOutput]:
-        """The graph's first output for every text or pair, in batches of similar length; `alone` one at a time.
+        """Yield the graph's first output for texts or pairs, in batches of similar length, or one by one (`alone`).
 
-        Raises as `load` does, and RetrievalError where a batch fails.
+        Raises like `load`, and RetrievalError where a batch fails.
         """
         session, tokenizer = self.load()
         for start in range(0, len(texts), ENCODED_AT_ONCE):
@@ -199,7 +199,7 @@ class GraphModel(ABC):
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Positions in groups of at most `size`, by rising length."""
+    """Yield positions in groups of at most `size`, by rising length."""
     order = sorted(range(len(lengths)), key=lambda at: lengths[at])
     for start in range(0, len(order), size):
         yield order[start : start + size]
@@ -212,12 +212,12 @@ def mean_pooled(states: Floats, mask: Ints) -> Floats:
 
 
 def cls_pooled(states: Floats, mask: Ints) -> Floats:
-    """The state of the first token: (n, tokens, d) to (n, d). The mask is not needed."""
+    """The state of the first token: (n, tokens, d) to (n, d). The mask is ignored."""
     return states[:, 0]
 
 
 def feed_of(encodings: Sequence[Any]) -> Feed:
-    """What the graphs of transformers are fed for encoded texts, padded to the longest."""
+    """The inputs of a transformer graph for encoded texts, padded to the longest."""
     shape = (len(encodings), max(len(encoding.ids) for encoding in encodings))
     ids, mask, types = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     for row, encoding in enumerate(encodings):

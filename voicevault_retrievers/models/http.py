@@ -1,7 +1,7 @@
-"""One HTTP request and its answer, whole or line by line, which another thread can end.
+"""One HTTP request and its answer, complete or line by line, which another thread can end.
 
-httpx times each read of a synchronous request and not the whole, so a server that answers byte by byte is waited for
-without end, and one that waits for the headers does not hear that its client was closed before that read times out.
+httpx times each read of a synchronous request and not the whole, so a server that answers byte by byte can delay it
+without limit; and closing its client does not interrupt a read that waits for the headers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 
 LONGEST_ANSWER = 4_000_000
-"""Bytes that are read of an answer."""
+"""The most bytes of an answer that are read."""
 
 
 class Exchange:
-    """A request and its answer; what runs in one thread is ended by `close` in another, whatever it waits for.
+    """A request and its answer. `close` in another thread ends the exchange, whatever it waits for.
 
-    `timeout` is in seconds for each wait on the socket. Raises SearchNotAvailableError where the server cannot be asked
-    and SearchTimeoutError where it does not answer.
+    `timeout` is in seconds for each wait on the socket. Raises SearchNotAvailableError where the server cannot be
+    reached, and SearchTimeoutError where it does not answer.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], body: bytes, timeout: float | None) -> None:
@@ -37,19 +37,19 @@ class Exchange:
         self._read = 0
 
     def run(self) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+        """Send the request, and return the answer's status and body."""
         with self._telling(), closing(self._connected()) as connection, self._asked(connection) as response:
             return response.status, response.read(LONGEST_ANSWER)
 
     def begin(self) -> int:
-        """Ask, and give the status; the body is then read with `line` or `rest`, and `close` is the caller's."""
+        """Send the request, and return the status; then read the body with `line` or `rest`, and call `close`."""
         with self._telling():
             self._connection = self._connected()
             self._response = self._asked(self._connection)
             return self._response.status
 
     def line(self) -> bytes:
-        """The next line of the body; empty at its end, and where more than `LONGEST_ANSWER` were read."""
+        """The next line of the body; empty at its end, and once more than `LONGEST_ANSWER` bytes were read."""
         if self._response is None or self._read > LONGEST_ANSWER:
             return b""
         with self._telling():
@@ -58,20 +58,20 @@ class Exchange:
         return found
 
     def rest(self, most: int) -> bytes:
-        """What else the body holds, at most so many bytes."""
+        """The rest of the body, at most `most` bytes."""
         with self._telling():
             return b"" if self._response is None else self._response.read(most)
 
     def close(self) -> None:
-        """End the exchange. A socket's own timeout would not: it begins anew with each byte that comes."""
+        """End the exchange. A socket's own timeout would not, as it restarts with each byte that arrives."""
         self._closed = True
         if self._socket is not None:
             with suppress(OSError):
-                # Not the method of a TLS socket, which takes away what the other thread reads with.
+                # A TLS socket's own method would drop the state that the reading thread uses.
                 socket.shutdown(self._socket, SHUT_RDWR)
 
     def free(self) -> None:
-        """Give the connection back, where nobody reads it any more."""
+        """Close the connection once no thread reads it."""
         self.close()
         for held in (self._response, self._connection):
             if held is not None:
@@ -94,14 +94,14 @@ class Exchange:
 
     @property
     def _host(self) -> str:
-        """Where the server is, without the user and the password that an address may have."""
+        """The server's host, without the user and password of the address."""
         return self._url.netloc.rpartition("@")[2]
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
         try:
             yield
-        except TimeoutError as error:  # the socket's, about when the call's time is over too
+        except TimeoutError as error:  # the socket's timeout, about as long as the call's
             raise SearchTimeoutError(f"{self._host} did not answer within {self._timeout:g} s") from error
         except (OSError, HTTPException) as error:
             raise SearchNotAvailableError(

@@ -1,8 +1,7 @@
-"""Language models that a server offers, as text models: by Ollama's API, and by OpenAI's.
+"""Text models on a server with Ollama's or OpenAI's API.
 
-They give whole answers, with the probabilities of their tokens where the server has these, and streams. One HTTP
-request a prompt, without retries, redirects or proxies. Whoever needs those gives a chat model of LangChain's or an LLM
-of LlamaIndex's instead.
+They return complete answers, with token probabilities where the server gives them, and streams. Each prompt is one HTTP
+request, without retries, redirects or proxies. For these, use a chat model of LangChain or an LLM of LlamaIndex.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ TIMEOUT = 30.0
 _NOT_FOUND = 404
 SHOWN = 200
 ANSWER, TEMPLATE, LEAST_WINDOW = 1024, 64, 4096
-"""In tokens: what an answer may have, what a model's chat template adds, and the smallest context asked for."""
+"""In tokens: the size of an answer, the overhead of a model's chat template, and the smallest context."""
 
 
 class ServedModel(ABC):
-    """A model that is asked with one HTTP request a prompt.
+    """A text model on a server, with one HTTP request per prompt.
 
     `request` has further fields of each request, as the server's API names them; `{"logprobs": False}` where a model
-    refuses to be asked for probabilities. A user and a password in `base_url` are sent as HTTP basic authentication,
-    and are shown in no text. `timeout` is in seconds from the beginning until the whole answer is there, however slowly
-    it comes; None waits. Raises SearchNotAvailableError where the server cannot be reached, SearchTimeoutError when the
-    time is over, ModelNotAvailableError where the server does not know the model (status 404), and RetrievalError, with
-    the status and the beginning of what the server said, for another answer that is an error or has no text.
+    refuses requests for probabilities. A user and a password in `base_url` are sent as HTTP basic authentication, and
+    never shown. `timeout` limits the whole answer in seconds, however slowly it arrives; None waits. Raises
+    SearchNotAvailableError where the server cannot be reached, SearchTimeoutError after the timeout,
+    ModelNotAvailableError where the server does not know the model (status 404), and RetrievalError, with the status
+    and the beginning of the answer, for any other error, or an answer without text.
     """
 
     path: str
@@ -55,23 +54,23 @@ class ServedModel(ABC):
         self.request = dict(request or {})
 
     def complete(self, prompt: str) -> str:
-        """What the model answers."""
+        """The model's answer to a prompt."""
         return execute(self._asking(prompt)).text
 
     async def acomplete(self, prompt: str) -> str:
-        """`complete` without blocking the running event loop; when it is cancelled the connection is closed."""
+        """`complete` without blocking the running event loop. Cancelling it closes the connection."""
         return (await aexecute(self._asking(prompt))).text
 
     def write(self, prompt: str) -> Written:
-        """What the model answers, with the probabilities of its tokens where the server gives them."""
+        """The model's answer, with token probabilities where the server gives them."""
         return execute(self._asking(prompt, logprobs=True))
 
     async def awrite(self, prompt: str) -> Written:
-        """`write`, as `acomplete`."""
+        """The async version of `write`."""
         return await aexecute(self._asking(prompt, logprobs=True))
 
     def stream(self, prompt: str) -> Iterator[Written]:
-        """What `write` gives, part by part as it comes. Closing it closes the connection."""
+        """Yield the answer of `write` in parts as they arrive. Closing the iterator closes the connection."""
         reading = _Reading(self, prompt)
         try:
             while (part := execute(reading.next())) is not None:
@@ -106,7 +105,7 @@ class ServedModel(ABC):
         return Exchange(self.base_url + self.path, self._headers(), json_.dumps(asked).encode(), self.timeout)
 
     def _fields(self, prompt: str) -> dict[str, Any]:
-        """Further fields of the request for a prompt."""
+        """The further fields of the request for a prompt."""
         return self.request
 
     @property
@@ -126,11 +125,11 @@ class ServedModel(ABC):
 
     @abstractmethod
     def _written(self, answer: Any) -> Written:
-        """The text in an answer; LookupError and TypeError say that it is none."""
+        """The text in an answer. Raises LookupError or TypeError where there is none."""
 
     @abstractmethod
     def _part(self, line: str) -> tuple[Written | None, bool]:
-        """The text in a line of a stream, None where it has none, and whether the answer ends there; as `_written`."""
+        """The text in a line of a stream, or None, and whether the answer ends there. Raises like `_written`."""
 
     def __repr__(self) -> str:
         request = f", request={self.request}" if self.request else ""
@@ -139,12 +138,12 @@ class ServedModel(ABC):
 
 
 class OllamaModel(ServedModel):
-    """A model of a server that speaks Ollama's API.
+    """A model on a server with Ollama's API.
 
-    `json` has the server keep the model to JSON: True to an object, a JSON schema to what it says; not for models that
-    are to write prose. Each request asks for a context (`options.num_ctx`) that holds its prompt and an answer, see
-    `context_window`: the server's default is 4,096 tokens, and it cuts longer prompts in silence. Thinking is off
-    (`think`). What `request` says of these wins, also of single `options`. See `ServedModel`.
+    `json` constrains answers to JSON: True to an object, a JSON schema to that schema; do not use it for prose. Each
+    request sets a context (`options.num_ctx`) that holds its prompt and an answer, see `context_window`: the server's
+    default is 4,096 tokens, and it silently cuts longer prompts. Thinking is off (`think`). `request` overrides these
+    fields, also single `options`. See `ServedModel`.
     """
 
     path = "/api/chat"
@@ -179,9 +178,9 @@ class OllamaModel(ServedModel):
 
 
 class OpenAIModel(ServedModel):
-    """A model of a server that speaks OpenAI's chat completions API.
+    """A model on a server with OpenAI's chat completions API.
 
-    `api_key` None is OPENAI_API_KEY of the environment, read at each request; where that is empty none is sent. See
+    `api_key` None reads OPENAI_API_KEY from the environment at each request; an empty key is not sent. See
     `ServedModel`.
     """
 
@@ -215,14 +214,14 @@ class OpenAIModel(ServedModel):
         if (data := line[len("data:") :].strip()) == "[DONE]":
             return None, True
         choices = json_.loads(data)["choices"]
-        if not choices:  # what the answer cost
+        if not choices:  # usage statistics
             return None, False
         text = (choices[0].get("delta") or {}).get("content") or ""
         return Written.of(text, _listed(choices[0])), choices[0].get("finish_reason") is not None
 
 
 class _Reading:
-    """A streamed answer, of which one part after another is asked."""
+    """A streamed answer that is read part by part."""
 
     def __init__(self, model: ServedModel, prompt: str) -> None:
         self._model = model
@@ -231,7 +230,7 @@ class _Reading:
         self._begun = self._ended = False
 
     def next(self) -> Plan[Written | None]:
-        """The next part that has a text; None where the answer is complete."""
+        """The next part with a text; None at the end of the answer."""
         left = None if self._end is None else self._end - time.monotonic()
         done = False
         try:
@@ -274,10 +273,10 @@ class _Reading:
 
 
 def context_window(prompt: str, answer: int = ANSWER) -> int:
-    """A context, in tokens, that holds a prompt and an `answer`: a power of two, at least 4,096.
+    """A context size in tokens for a prompt and an `answer`: a power of two, at least 4,096.
 
-    A token is counted for every two bytes of the prompt in UTF-8, and one for every digit, which is about twice what
-    tokenizers make of prose. A power of two, for a server loads its model anew for each other context.
+    Every two bytes of the prompt in UTF-8 count as a token, and so does every digit, which is about twice the tokens of
+    prose. Powers of two are used because a server reloads its model for each new context size.
     """
     digits = sum(map(str.isdigit, prompt))
     tokens = (len(prompt.encode("utf-8", "surrogatepass")) + digits) // 2 + TEMPLATE + answer
@@ -285,17 +284,17 @@ def context_window(prompt: str, answer: int = ANSWER) -> int:
 
 
 def _listed(choice: Mapping[str, Any]) -> Any:
-    """The tokens of a choice: None where the server does not know of them, whatever else it says as it is."""
+    """A choice's tokens; None where the server gives none. A malformed value is returned unchanged."""
     logprobs = choice.get("logprobs")
     return logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
 
 
 def _address(url: str) -> str:
-    """A server's address without a slash at its end; ConfigError for any other, which is not repeated."""
+    """A server's address without a trailing slash. ConfigError for anything else, without repeating it."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url)
-    except (ValueError, AttributeError):  # a port that is no number, no text
+    except (ValueError, AttributeError):  # a port that is no number, or no text
         good = False
     if not good or parts.query or parts.fragment:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Runs a transformer from an ONNX graph and a tokenizer file: onnxruntime and tokenizers, no torch."""
+"""Runs a transformer from an ONNX graph and a tokenizer file, with onnxruntime and tokenizers, without torch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ONE_PRODUCT = (
     b"Z\x13\n\x01a\x12\x0e\n\x0c\x08\x02\x12\x08\n\x02\x08\x01\n\x02\x08\x02b\x13\n\x01y\x12\x0e\n\x0c\x08\x06\x12\x08"
     b"\n\x02\x08\x01\n\x02\x08\x01B\x04\n\x00\x10\r"
 )
-"""An ONNX graph: y = a b by MatMulInteger, a of unsigned bytes (1, 2), b the signed bytes (127, 127)."""
+"""An ONNX graph: y = a b by MatMulInteger, with a of unsigned bytes (1, 2) and b the signed bytes (127, 127)."""
 
 
 class OnnxModel(GraphModel):
-    """A graph through onnxruntime on the CPU.
+    """A graph on onnxruntime on the CPU.
 
-    Weights of 8 bits are summed exactly on every processor. x86 without VNNI adds pairs of 8-bit products in 16 bits,
-    which saturate: a logit of ms-marco-MiniLM-L-12-v2 moves by .33. There the products are made in 16 bits, an eighth
-    slower and the same sums.
+    Products with weights of 8 bits are summed exactly on every processor. x86 without VNNI adds pairs of 8-bit products
+    in 16 bits, which saturate: a logit of ms-marco-MiniLM-L-12-v2 changes by .33. There, products are computed in 16
+    bits, which is an eighth slower and gives the same sums.
 
-    A graph that quantises its activations as it runs takes one scale from the whole batch, padding included: texts
-    run together would change each other's output (bge-small: cosine down to .988 against the text alone, as much
-    between texts of equal length). Such a graph runs one text at a time, so a text's output depends on nothing else;
-    `batch_size` is for the others, where batches differ by no more than float noise.
+    A graph that quantises its activations at run time uses one scale for the whole batch, padding included, so texts in
+    a batch would change each other's output (bge-small: cosine down to .988 against the text alone, even between texts
+    of equal length). Such a graph runs one text at a time, so a text's output depends on nothing else. `batch_size`
+    applies to other graphs, whose outputs vary with the batch by no more than float noise.
     """
 
     backend = "onnx"
@@ -58,7 +58,7 @@ class OnnxModel(GraphModel):
 
 @cache
 def saturates(runtime: Any) -> bool:
-    """Whether onnxruntime's 8-bit products saturate on this processor: 255 * 127 * 2 does not fit into 16 bits."""
+    """Whether onnxruntime's 8-bit products saturate on this processor: 255 * 127 * 2 exceeds 16 bits."""
     session = runtime.InferenceSession(ONE_PRODUCT, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"a": np.full((1, 2), 255, dtype=np.uint8)})
     return int(found.item()) != 255 * 127 * 2

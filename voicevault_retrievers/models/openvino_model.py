@@ -1,4 +1,4 @@
-"""Runs a transformer from an ONNX graph and a tokenizer file: OpenVINO and tokenizers, no torch."""
+"""Runs a transformer from an ONNX graph and a tokenizer file, with OpenVINO and tokenizers, without torch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Precision: TypeAlias = Literal["auto", "f32", "bf16", "int8"]
 ASKED = "it was asked for"
 
 INT8_GROUP = 128
-"""Activations that share a scale at int8: the widths of known models are its multiples; half the error of 384."""
+"""The number of activations that share a scale at int8, a divisor of known models' widths; half the error of 384."""
 
 COSINE = 0.999
-"""How near the pooled vectors of bf16 must be to those of f32."""
+"""The least cosine between pooled vectors of bf16 and f32."""
 
 SPREAD = 0.01
-"""How far a score of bf16 may be from that of f32, as a part of the scores' own range."""
+"""The greatest difference between scores of bf16 and f32, relative to the range of the scores."""
 
 CHECKED = (
     ("how many people live in Berlin?", "Berlin has a population of 3.5 million within its city limits."),
@@ -44,12 +44,12 @@ CHECKED = (
 
 
 class OpenVinoModel(GraphModel):
-    """A graph through OpenVINO on the CPU, its weights brought to floats as it is read; nothing is written.
+    """A graph on OpenVINO on the CPU, with weights converted to floats on reading; nothing is written to disk.
 
-    `precision` "auto" is bf16 where the CPU computes that natively and four built-in pairs come out as in f32 (pooled
-    vectors by a cosine of at least .999, scores within 1 % of their range), else f32. "int8" keeps the integers of a
-    quantised graph and rounds activations to 8 bits, 128 of one text at a time; a CPU without VNNI or AMX computes it
-    in floats. Texts run together do not change each other's output by more than the noise of the precision.
+    `precision` "auto" is bf16 where the CPU computes it natively and four built-in pairs agree with f32 (pooled vectors
+    by a cosine of at least .999, scores within 1 % of their range), else f32. "int8" keeps the integers of a quantised
+    graph and rounds activations to 8 bits, in groups of 128 of one text; a CPU without VNNI or AMX computes it in
+    floats. Texts in a batch change each other's output by no more than the noise of the precision.
     """
 
     backend = "openvino"
@@ -63,14 +63,15 @@ class OpenVinoModel(GraphModel):
 
     @property
     def kind(self) -> str:
-        """That of onnxruntime's output too, where the graph is computed in floats by both."""
+        """The same as for onnxruntime where both compute the graph in floats."""
         if self.precision == "int8":
             return "openvino-int8"
         return "openvino" if quantises_as_it_runs(self.weights.model) else super().kind
 
     def _session(self, weights: Weights, tokenizer: Any) -> GraphSession:
-        # The plugin gives the thread that loads it a stack for signals, and frees it in whichever thread drops the last
-        # session, after which a signal ends the process: that thread is one that lives no longer.
+        # The plugin gives the loading thread a signal stack, and the thread that drops the last session frees it, after
+        # which a signal in the loading thread would end the process. So the graph is loaded in a thread that ends at
+        # once.
         with ThreadPoolExecutor(1) as loading:
             return loading.submit(self._opened, weights, tokenizer).result()
 
@@ -93,7 +94,7 @@ class OpenVinoModel(GraphModel):
             source = dequantised(model).SerializeToString()
         graph = core.read_model(source)
         if self.precision != "int8":
-            # Weights that are kept as integers would be multiplied out in every run, 5 to 10 % of its time.
+            # Weights that stay integers would be converted in every run, which takes 5 to 10 % of its time.
             passes = require("openvino.passes", extra=self.extra)
             manager = passes.Manager()
             manager.register_pass(passes.ConstantFolding())
@@ -121,7 +122,7 @@ class OpenVinoModel(GraphModel):
         compiled = core.compile_model(graph, "CPU", options)
 
         def compute(feed: Feed) -> Floats:
-            # A request serves one thread at a time; a new one takes 20 microseconds.
+            # A request serves one thread at a time; a new request takes 20 microseconds.
             return cast(Floats, compiled.create_infer_request().infer(feed)[0])
 
         inputs = frozenset(port.any_name for port in compiled.inputs)
@@ -129,7 +130,7 @@ class OpenVinoModel(GraphModel):
 
 
 def agree(found: Floats, exact: Floats, mask: Ints) -> bool:
-    """Whether outputs are near enough to exact ones: pooled states (n, tokens, d) by cosine, scores by their range."""
+    """Whether outputs agree with exact ones: pooled states (n, tokens, d) by cosine, scores relative to their range."""
     if exact.ndim != 3:
         return bool(np.abs(found - exact).max() <= SPREAD * np.ptp(exact))
     return all(_cosines(pool(found, mask), pool(exact, mask)).min() >= COSINE for pool in (mean_pooled, cls_pooled))

@@ -1,4 +1,4 @@
-"""A vector for each token of a text: what an embedder has before it takes their mean."""
+"""A vector for each token of a text: an embedder's states before pooling."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from voicevault_retrievers.models.weights import canonical
 class OnnxTokenEmbedder:
     """The token states of a transformer encoder through onnxruntime on the CPU: a known model by name, or a folder.
 
-    A text is cut to `max_tokens`; the marks at its ends count, and are left out of what it gives. Raises
-    ModelNotAvailableError or MissingExtraError where the model cannot be had, or its graph gives no states of tokens.
+    A text is cut to `max_tokens`, including the special tokens at both ends, which the output omits. Raises
+    ModelNotAvailableError or MissingExtraError where the model cannot be loaded, or its graph gives no token states.
     """
 
     def __init__(self, model: str = "all-MiniLM-L6-v2", *, max_tokens: int = 256, batch_size: int = 32) -> None:
@@ -30,7 +30,7 @@ class OnnxTokenEmbedder:
         return self.model
 
     def embed_tokens(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        """An array of shape (tokens, dimension) per text, in their order."""
+        """An array of shape (tokens, dimension) per text, in order."""
         found: dict[int, NDArray[np.float32]] = {}
         for places, states, mask in self._runner.run(texts):
             if states.ndim != 3:

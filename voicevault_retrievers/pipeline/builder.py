@@ -1,4 +1,4 @@
-"""A pipeline from options: they go over a preset without any, which is built as one from a file is."""
+"""A pipeline from options, built as a plain preset with these options."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def compose(
     access: Access = "optional",
     notes: Iterable[Failure] = (),
 ) -> Pipeline:
-    """The usual pipeline: expansion, the channels fused, reranking, the page cap; each only where it is asked for.
+    """Build the usual pipeline: expansion, fused channels, reranking, page cap, each only where it is asked for.
 
-    `expansion`, `fusion` and `rerank` see `Expand`, `Fusion` and `Rerank`; the others are options of `Pipeline`. Raises
-    ConfigError for what is none of these.
+    For `expansion`, `fusion` and `rerank` see `Expand`, `Fusion` and `Rerank`; the others are options of `Pipeline`.
+    Raises ConfigError for other values.
     """
     preset = replace(
         Preset.plain(channels),

@@ -1,4 +1,4 @@
-"""A whole pipeline: a question in, ranked hits, their context and an account of how they were found out."""
+"""The whole search: from a query to ranked hits, their context and their provenance."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class Pipeline(Batched):
-    """Searches a channel and builds the context of what it finds.
+    """Searches a channel and builds the context of its hits.
 
-    `k` is how many hits a search gives unless it says otherwise. `timeout` bounds a whole search in seconds.
-    `on_error` "skip" leaves out a channel or stage that fails, marks the result degraded and logs a warning for each
-    cause, with what was done instead; "raise" raises its error.
-    `confidence` says whether anything relevant was found: "ok" where there is a hit, unless it is a `Threshold`, which
-    goes by a calibrated reranker. `notes` are failures known beforehand, such as a knowledge base that does not exist;
-    every result carries them.
-    `flare` answers analytical questions and searches (`hybrid_search`) for what its model is not sure of: the hits then
-    found stand behind the others, `Result.flare_retrievals` counts the searches. It has its own `timeout`. A SIMPLE
-    question that a `GraphChannel` of the pipeline finds something for has the graph's own `kg_direct_answer`.
-    With `access` "mandatory" a search without `Query.require` is refused with AccessError; an empty one permits
-    nothing. A hit that `require` does not permit never leaves a pipeline, whatever a channel or stage of yours gives.
+    `k` is the number of hits that a search returns by default. `timeout` bounds a whole search, in seconds. When a
+    channel or stage fails, `on_error` "skip" leaves it out, marks the result degraded and logs a warning for each
+    cause, with what was done instead; "raise" raises its error. `confidence` decides whether anything relevant was
+    found: "ok" where there is a hit, unless it is a `Threshold`, which uses a calibrated reranker's probabilities.
+    `notes` are failures known beforehand, such as a knowledge base that does not exist; every result carries them.
+    `flare` answers analytical questions and searches (`hybrid_search`) for what its model is uncertain of. The hits of
+    these searches follow the others, and `Result.flare_retrievals` counts the searches. It has its own `timeout`. A
+    SIMPLE question for which a `GraphChannel` of the pipeline finds something also gets the graph's own
+    `kg_direct_answer`. With `access` "mandatory" a search without `Query.require` raises AccessError; an empty
+    `require` permits nothing. A pipeline never returns a hit that `require` does not permit, whatever a custom channel
+    or stage returns.
     """
 
     def __init__(
@@ -95,11 +95,10 @@ class Pipeline(Batched):
         history: Sequence[Turn | tuple[str, str]] = (),
         observe: Observer | None = None,
     ) -> Result:
-        """Search, and put what is found in a context behind the conversation so far.
+        """Search, and build the context of the hits after the conversation so far.
 
-        `history` is that conversation, oldest turn first, unless the query brings it (`Query.history`); it is what
-        rewriters of follow-up questions read. `observe` is told of each call, with its outcome, as soon as it has
-        ended.
+        `history` is that conversation, oldest turn first, unless the query has one (`Query.history`); rewriters of
+        follow-up questions read it. `observe` is called with each call and its outcome when the call ends.
         """
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
@@ -116,7 +115,7 @@ class Pipeline(Batched):
         history: Sequence[Turn | tuple[str, str]] = (),
         observe: AsyncObserver | None = None,
     ) -> Result:
-        """`search` on the running event loop; the same result but for the timings."""
+        """`search` on the running event loop; the result differs only in its timings."""
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with telemetry.search(asked.text, k) as note:
             ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
@@ -125,14 +124,14 @@ class Pipeline(Batched):
         return await self._aanswered(self._result(asked, ranking, spans))
 
     def warm_up(self) -> None:
-        """Load the embedders and rerankers of its channels and stages, so that no search waits for them.
+        """Load the embedders and rerankers of the channels and stages, so that no search waits for them.
 
-        Raises what loading them raises; a search would skip and note what is an outage.
+        Raises the errors of loading, where a search would skip a part that is not available.
         """
         self.channel.warm_up()
 
     def read(self, result: Result, heads: Callable[[Hit], str] | None = None) -> tuple[Hit, ...]:
-        """The hits of a result of this pipeline with what a model reads of each within its budget.
+        """The hits of a result of this pipeline, each with the text that a model reads within the query's budget.
 
         See `ContextBuilder.read`.
         """
@@ -140,7 +139,7 @@ class Pipeline(Batched):
         return self.context.read(result.hits, query.history, max_tokens=query.max_context_tokens, heads=heads)
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
-        """What the graph alone says of the first reference in a text; None where it says nothing, or there is none."""
+        """What the graph alone states about the first reference in a text; None without a reference or statement."""
         graph = _graph(self.channel, self.admitted(text))
         return None if graph is None else graph[0].kg_direct_query(graph[1])
 
@@ -150,7 +149,7 @@ class Pipeline(Batched):
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
-        """The best of the keyword and vector channels by RRF alone, see `hybrid.hybrid_search`."""
+        """The best of the keyword and vector channels, fused by RRF alone; see `hybrid.hybrid_search`."""
         return _logged(self._bare(self.admitted(text), top_k))
 
     async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
@@ -158,20 +157,20 @@ class Pipeline(Batched):
         return _logged(await self._abare(self.admitted(text), top_k))
 
     def admitted(self, query: str | Query) -> Query:
-        """The query; AccessError where it names no access rights and they are mandatory."""
+        """The query; AccessError where access rights are mandatory and the query has none."""
         return admitted(as_query(query), self.access)
 
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
-        """This pipeline's search under filters of its own, as a channel of another pipeline.
+        """This pipeline's search under further filters, as a channel of another pipeline.
 
-        Raises ConfigError where the pipeline has a timeout, which a channel of another has from that one.
+        Raises ConfigError where the pipeline has a timeout: the outer pipeline sets it.
         """
         if self.timeout is not None:
             raise ConfigError("a pipeline that is a channel has no timeout: set it on the pipeline around it")
         return Narrowed(self, where, require)
 
     def __rshift__(self, stage: Stage) -> Pipeline:
-        """This pipeline with a stage more."""
+        """A copy of this pipeline with one more stage."""
         if not isinstance(stage, Stage):
             return NotImplemented
         twin = copy.copy(self)
@@ -179,29 +178,29 @@ class Pipeline(Batched):
         return twin
 
     def within(self, timeout: float | None) -> Pipeline:
-        """This pipeline with another deadline, in seconds."""
+        """A copy of this pipeline with another timeout, in seconds."""
         twin = copy.copy(self)
         twin.timeout = seconds_or_none("timeout", timeout)
         return twin
 
     def flaring(self, flare: Flare) -> Pipeline:
-        """This pipeline with a model that answers and searches."""
+        """A copy of this pipeline with FLARE: a model that answers and searches."""
         twin = copy.copy(self)
         twin.flare = flare
         return twin
 
     def describe(self) -> str:
-        """The pipeline as text, one part a line."""
+        """The pipeline as text, one component per line."""
         return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
 
     def _answered(self, result: Result) -> Result:
-        """A result with what the graph says, and what a model's answer led to."""
+        """The result with the graph's direct answer and the hits of FLARE."""
         graph = _answering(self.channel, result)
         if graph is not None:
             channel, narrowed = graph
             try:
                 result = replace(result, kg_direct_answer=channel.direct(narrowed, timeout=self._left(result)))
-            except Exception as error:  # noqa: BLE001 - whatever a store raised: there are hits already
+            except Exception as error:  # noqa: BLE001 - any error of a store: the search has hits already
                 result = self._failing(result, channel, error)
         flare = self._flare(result)
         return self._told(result if flare is None else flare.extended(result))
@@ -237,19 +236,19 @@ class Pipeline(Batched):
         return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
 
     def _flare(self, result: Result) -> Flare | None:
-        """What goes on searching for a result, under the filters and rights of its query; None where nothing does."""
+        """The FLARE loop for a result, under its query's filters and access rights; None where it does not apply."""
         if self.flare is None or not self.flare.applies(result):
             return None
         return self.flare.over(_Asking(self, result.query), self.context)
 
     def _told(self, result: Result) -> Result:
-        """The result, with a warning for each cause that the search went on without something."""
+        """The result. Raises the first error where `on_error` is "raise"; else logs a warning for each cause."""
         self._raise(result.errors)
         _logged(result.ranking)
         return result
 
     def _left(self, result: Result) -> float | None:
-        """The seconds of a search that its spans leave, at least a moment."""
+        """The seconds of the timeout that the search's spans leave, at least 0.001."""
         spent = max((span.seconds for span in result.trace), default=0.0)
         return None if self.timeout is None else max(self.timeout - spent, 0.001)
 
@@ -259,7 +258,7 @@ class Pipeline(Batched):
         return replace(result, ranking=result.ranking.failing(failure))
 
     def _raise(self, failures: Iterable[Failure]) -> None:
-        """Raise the first error, where the pipeline does not skip what fails."""
+        """Raise the first error, where the pipeline does not skip failures."""
         errors = [failure.error for failure in failures if failure.degrades and failure.error is not None]
         if errors and self.on_error == "raise":
             raise errors[0]
@@ -297,7 +296,7 @@ class Pipeline(Batched):
 
 
 class _Asking:
-    """A pipeline's cheap search under the filters and rights of a query."""
+    """A pipeline's hybrid search under the filters and access rights of a query."""
 
     def __init__(self, pipeline: Pipeline, query: Query) -> None:
         self._pipeline = pipeline
@@ -316,7 +315,7 @@ def _logged(ranking: Ranking) -> Ranking:
 
 
 class Narrowed(Through, Over):
-    """A pipeline's channel under filters of its own, with the pipeline's notes: for a fusion of pipelines."""
+    """A pipeline as a channel, under further filters and with the pipeline's notes: for a fusion of pipelines."""
 
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
         super().__init__(pipeline.channel)
@@ -340,11 +339,11 @@ class Narrowed(Through, Over):
 
 
 def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
-    """The first graph below a channel, and the query as it comes to it: what narrows on the way narrows its answer."""
+    """The first graph channel below a channel, and the query as it reaches that channel, with all filters above it."""
     if isinstance(channel, GraphChannel):
         return channel, query
     if isinstance(channel, Then) and not channel.stage.own:
-        return None  # it would have the graph's hits first, and may mask them
+        return None  # a stage of another package sees the graph's hits and may mask them
     if isinstance(channel, Through):
         query = channel.asked(query)
     parts = channel.children().values()
@@ -352,7 +351,7 @@ def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
 
 
 def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
-    """The graph that is to answer a SIMPLE question directly, where anything was found, and what it is asked."""
+    """The graph channel that answers a SIMPLE question directly, with its query; None where nothing was found."""
     return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
 
 
@@ -363,9 +362,9 @@ def _fused_names(channel: Channel) -> set[str]:
 
 
 def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
-    """A bare vector must fit one of the channels; those of others are not known, so they may."""
+    """Raise ConfigError where a bare vector fits no channel. Channels of unknown dimension may fit."""
     bare = query.vectors.get(ANY_EMBEDDER)
-    if bare is None:  # a dimension may be known to a server alone
+    if bare is None:  # avoids asking a server for a dimension
         return
     semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
     known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
@@ -374,6 +373,6 @@ def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
 
 
 def _routed(spans: Sequence[Span]) -> Route | None:
-    """The route that a router gave the query."""
+    """The route that a router chose for the query."""
     routes = (span.query.route for span in spans if isinstance(span.query, Query))
     return next((route for route in routes if route is not None), None)

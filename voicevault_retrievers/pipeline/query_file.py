@@ -1,4 +1,4 @@
-"""A file of queries: JSON, JSON Lines or text."""
+"""Query files: JSON, JSON Lines or text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _UNUSED = ("answers", "answer", "synthetic")
 _KEYS = ("id", "k", *(field.name for field in fields(Query)))
 _LINES = (".jsonl", ".ndjson")
 _OBJECT, _LIST = re.compile(r'\{\s*["}]'), re.compile(r'\[\s*["{]')
-"""How what looks like JSON begins."""
+"""How a text begins that looks like JSON."""
 _SHOWN = 100
 
 
 @dataclass(frozen=True)
 class FileQuery:
-    """A query of a file, how many hits it asks for, and its id; `error` is what is wrong with it, if anything."""
+    """A query of a file, its number of hits and its id; `error` is the error of an invalid query."""
 
     query: Query
     k: int | None = None
@@ -38,15 +38,16 @@ class FileQuery:
 
 
 def read_queries(file: File) -> list[FileQuery]:
-    """The queries of a file: a JSON list, JSON Lines, or a text a line; blank lines are none.
+    """Return the queries of a file: a JSON list, JSON Lines, or one text per line; blank lines are skipped.
 
-    By its name's end a file is JSON (`.json`), JSON Lines (`.jsonl`, `.ndjson`) or text (`.txt`); any other is what it
-    looks like. In JSON a query is a text, or an object with `text` (or `query`) and what else a `Query` has: `where`,
-    `require`, `route`, `weights`, `variants`, `vectors`, `sparse`, `reference_date`, `max_context_tokens`, `history`;
-    and `k` (or `top_k`, `max_results`) and `id` (or `_id`). What `eval` reads of questions (`answers`) is passed over.
+    The format is chosen by the file's suffix: JSON (`.json`), JSON Lines (`.jsonl`, `.ndjson`) or text (`.txt`); for
+    any other by its content. In JSON a query is a text, or an object with `text` (or `query`) and the other fields of a
+    `Query`: `where`, `require`, `route`, `weights`, `variants`, `vectors`, `sparse`, `reference_date`,
+    `max_context_tokens`, `history`; and `k` (or `top_k`, `max_results`) and `id` (or `_id`). The key `answers`, which
+    `eval` reads, is ignored.
 
-    One that is none of that is among them with its error. Raises ConfigError where the file cannot be read as a whole,
-    or holds no query.
+    An invalid query is in the list with its error. Raises ConfigError where the file cannot be read as a whole, or
+    holds no query.
     """
     name = "the standard input" if hasattr(file, "read") else str(file)
     found = [_asked(where, data) for where, data in _entries(name, _text(file, name))]
@@ -66,7 +67,7 @@ def _text(file: Any, name: str) -> str:
 
 
 def _entries(name: str, text: str) -> Iterator[tuple[str, Any]]:
-    """Where each query is, and what it is: text, data, or the error that it is no JSON."""
+    """The place and the content of each query: text, data, or the error of invalid JSON."""
     end = Path(name).suffix.lower()
     lines = [(f"{name}:{at}", line.strip()) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
     data = None if end in (".txt", *_LINES) else _json(name, text)
@@ -90,7 +91,7 @@ def _json(where: str, text: str) -> Any:
 
 
 def read_json(text: str) -> Any:
-    """What a JSON text holds; ValueError also for what passes silently else: a key that comes twice, and NaN."""
+    """Parse a JSON text; also raises ValueError for a repeated key and for NaN, which `json` accepts."""
     return json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
 
 
@@ -159,7 +160,7 @@ def _variants(values: Any) -> tuple[Variant, ...]:
 
 
 def _history(values: Any) -> list[Any]:
-    """Turns as pairs, or as objects of `question` and `answer`; what is neither is refused by `Query`."""
+    """Turns as pairs, or as objects with `question` and `answer`; `Query` refuses anything else."""
     return [Turn(**turn) if isinstance(turn, Mapping) else turn for turn in _listed("history", values)]
 
 

@@ -1,4 +1,4 @@
-"""Files that come with the package: presets and sample documents."""
+"""Files that are shipped with the package: presets and sample documents."""
 
 from __future__ import annotations
 

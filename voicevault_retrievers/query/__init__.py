@@ -1,4 +1,4 @@
-"""What happens to a query before it is searched."""
+"""Query rewriting before a search: expansion, follow-up questions and routing."""
 
 from voicevault_retrievers.query.acronyms import AcronymExpansion
 from voicevault_retrievers.query.compounds import CompoundExpansion

@@ -17,7 +17,7 @@ from voicevault_retrievers.query.phrases import Phrases, key, reworded
 from voicevault_retrievers.text.stopwords import STOPWORDS
 
 SHORTEST, LONGEST = 2, 10
-"""Characters of an acronym."""
+"""The least and the greatest number of characters of an acronym."""
 
 _IN_PARENTHESES = re.compile(r"[(（]([^()（）\n]{2,100})[)）]")
 _SENTENCE_END = re.compile(r"[.!?;:()（）]\s")
@@ -26,19 +26,19 @@ _BEFORE = 200
 
 
 class Form(NamedTuple):
-    """What stands for a phrase. `exact` is how the phrase has to be written, where its case tells."""
+    """The replacement for a phrase. `exact` is the required spelling of a phrase whose case matters."""
 
     other: str
     exact: str | None = None
 
 
 class AcronymExpansion(Learned[Phrases[Form]]):
-    """Adds a wording with what a query's acronyms stand for, and the acronyms of what it spells out.
+    """Adds a wording with the long forms of a query's acronyms, and the acronyms of its long forms.
 
-    Both are read from a corpus that explains them, as "long form (ACRONYM)" or "ACRONYM (long form)". Of several
-    explanations of an acronym the most frequent is taken where more than `least` of its explanations agree: 0 takes it
-    always, 1 leaves out every acronym that is ambiguous. An acronym that is also a word ("WHO", "IT", or any that the
-    corpus has in lower case) has to be written as one.
+    The pairs come from a corpus that defines them, as "long form (ACRONYM)" or "ACRONYM (long form)". The most frequent
+    definition of an acronym is used where more than the share `least` of its definitions agree: 0 always uses it, 1
+    skips every ambiguous acronym. An acronym that is also a word ("WHO", "IT", or any that the corpus has in lower
+    case) is only recognised in its exact spelling.
 
     Schwartz, Hearst (2003), "A Simple Algorithm for Identifying Abbreviation Definitions in Biomedical Text". Here an
     acronym is one word with at least two capital letters.
@@ -72,7 +72,7 @@ class AcronymExpansion(Learned[Phrases[Form]]):
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:
-    """The acronyms that a text explains, each with its long form, as often as it does."""
+    """Yield each acronym that a text defines, with its long form, once per definition."""
     for found in _IN_PARENTHESES.finditer(text):
         inside = re.split(r"[,;，；]", found[1])[0].strip()
         before = _SENTENCE_END.split(text[max(0, found.start() - _BEFORE) : found.start()])[-1].split()
@@ -88,10 +88,10 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def long_form(short: str, candidate: str) -> str | None:
-    """The shortest end of a text that has an acronym's letters in order, the first at the beginning of a word.
+    """The shortest suffix of a text that has an acronym's letters in order, the first at the beginning of a word.
 
-    None where there is none, or it is no longer than the acronym, has it as a word, has too many words, or signs that
-    are in no words.
+    None where there is no such suffix, or where it is no longer than the acronym, contains the acronym as a word, has
+    too many words, or has characters that are not in words.
     """
     letters = _plain(candidate)
     at = len(letters)
@@ -119,16 +119,16 @@ def _is_acronym(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """As many characters, in lower case and without accents."""
+    """The text in lower case without accents, character by character."""
     if text.isascii():
         return text.lower()
     return "".join(unicodedata.normalize("NFD", character)[0].lower()[0] for character in text)
 
 
 def _forms(explained: Counter[tuple[str, str]], least: float, seen: set[str]) -> dict[str, Form]:
-    """What stands for each acronym and each long form."""
+    """The replacement for each acronym and each long form."""
     forms: dict[str, Form] = {}
-    for short, long, _ in sorted(_agreed(explained, least), key=lambda entry: entry[2]):  # the most frequent last
+    for short, long, _ in sorted(_agreed(explained, least), key=lambda entry: entry[2]):  # frequent forms last
         spelt = {short.lower(), short.capitalize()} - {short}
         is_word = len(short) == SHORTEST or not spelt.isdisjoint(seen) or short.casefold() in _stopwords()
         forms[short] = forms[short.casefold()] = Form(long, short if is_word else None)
@@ -137,7 +137,7 @@ def _forms(explained: Counter[tuple[str, str]], least: float, seen: set[str]) ->
 
 
 def _agreed(explained: Counter[tuple[str, str]], least: float) -> Iterator[tuple[str, str, tuple[int, str, str]]]:
-    """Acronyms and the long forms that enough of their explanations agree on, with what orders them."""
+    """Yield acronyms with the long forms on which enough definitions agree, and a sort key."""
     by_words: defaultdict[str, defaultdict[tuple[str, ...], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for (short, long), count in explained.items():
         by_words[short][key(long)][long] += count

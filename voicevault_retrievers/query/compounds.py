@@ -22,7 +22,7 @@ LINKS: Mapping[str, tuple[str, ...]] = {
     "fi": ("", "n"),
     "hu": ("",),
 }
-"""What may stand between the parts of a compound, by language."""
+"""The linking elements between the parts of a compound, by language."""
 
 PARTS = 4
 LONGEST = 64
@@ -32,11 +32,12 @@ _WORD = re.compile(r"[^\W\d_]+")
 class CompoundExpansion(Learned[Mapping[str, int]]):
     """Adds a wording with the parts of a query's compounds, for keyword channels ("Ladegerät" for "Akkuladegerät").
 
-    A word is split where the geometric mean of its parts' frequencies in the corpus is above its own, and into those
-    parts for which it is highest. A part is a word of the corpus of at least `least` letters, no stopword, and between
-    parts may stand what the `language` links them with (see `LINKS`). The parts count together as much as their word.
+    A word is split where the geometric mean of its parts' frequencies in the corpus exceeds its own frequency, into the
+    parts with the highest mean. A part is a word of the corpus with at least `least` letters, and no stopword. Between
+    parts, the linking elements of the `language` are allowed (see `LINKS`). The parts together weigh as much as their
+    word.
 
-    Koehn, Knight (2003), "Empirical Methods for Compound Splitting", section 4.2. They take parts of 3 letters.
+    Koehn, Knight (2003), "Empirical Methods for Compound Splitting", section 4.2. They use parts of at least 3 letters.
     """
 
     name = "compounds"
@@ -69,7 +70,7 @@ class CompoundExpansion(Learned[Mapping[str, int]]):
 
 
 def split(word: str, counts: Mapping[str, int], links: Sequence[str], least: int) -> tuple[str, ...]:
-    """The parts of a word, of at most `PARTS`; itself alone where it is better left whole."""
+    """The parts of a word, at most `PARTS`; the word alone where it is better left whole."""
     if not 2 * least <= len(word) <= LONGEST:
         return (word,)
     best: list[dict[int, tuple[float, tuple[str, ...]]]] = [{} for _ in range(len(word) + 1)]
@@ -89,5 +90,5 @@ def split(word: str, counts: Mapping[str, int], links: Sequence[str], least: int
 
 
 def _linked(text: str, links: Sequence[str]) -> list[str]:
-    """What a text is without each link that it ends in."""
+    """The text without each linking element that it ends in."""
     return [text.removesuffix(link) for link in links if text.endswith(link)]

@@ -1,4 +1,4 @@
-"""What rewriters share that go by the words of a corpus: of a knowledge base, a keyword channel, or any texts."""
+"""The base class of rewriters that learn from a corpus: a knowledge base, a keyword channel, or any texts."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ T = TypeVar("T")
 L = TypeVar("L", bound="Learned[Any]")
 Corpus: TypeAlias = Iterable[Chunk | str] | Channel
 KEPT = 2
-"""What is known of so many corpora, or commits of one, is kept: an old one may be searched while a new one is."""
+"""The number of corpora, or versions of one, that are cached: an old and a new version may be searched together."""
 
 
 class Learned(Rewriter, Generic[T]):
-    """A rewriter that goes by what it reads in a corpus: chunks or texts, such as a KnowledgeBase, or a BM25 channel.
+    """A rewriter that learns from a corpus: chunks or texts, such as a KnowledgeBase, or a BM25 channel.
 
-    Without one it reads the chunks of the keyword channel that it stands before (`expansion >> channel`). It reads at
-    its first query, and anew at the first one after the base or channel has changed; `learned()` does so beforehand.
-    What it reads may come from any chunk, so it leaves a query with access rights (`Query.require`) as it is, and
-    says so. `timeout` is in seconds, None waits.
+    Without a corpus it uses the keyword channel behind it (`expansion >> channel`). It learns at its first query, and
+    again at the first query after the base or channel has changed; `learned()` does so beforehand. What it learns may
+    come from any chunk, so it leaves a query with access rights (`Query.require`) unchanged, with a note. `timeout` is
+    in seconds, None waits.
     """
 
     blocking = True
@@ -49,11 +49,11 @@ class Learned(Rewriter, Generic[T]):
 
     @abstractmethod
     def learn(self, texts: Iterable[str]) -> T:
-        """What is to be known of a corpus; the texts are in no order to rely on."""
+        """Learn from a corpus. The order of the texts is not defined."""
 
     @abstractmethod
     def variants(self, query: Query, known: T) -> Iterable[Variant]:
-        """What is added to a query."""
+        """The variants to add to a query."""
 
     def rewrite(self, query: Query) -> Query:
         return query if query.require is not None else added(query, self.variants(query, self.learned()))
@@ -65,7 +65,7 @@ class Learned(Rewriter, Generic[T]):
         return query, (Failure(self.name, "not applied", said, degrades=False),)
 
     def learned(self) -> T:
-        """What is known of the corpus as it is now."""
+        """The knowledge from the current corpus."""
         parts = _parts(self.corpus)
         with self._reading:
             known = self._known.get(parts)
@@ -83,14 +83,14 @@ class Learned(Rewriter, Generic[T]):
 
 
 def added(query: Query, variants: Iterable[Variant]) -> Query:
-    """The query with those variants whose text is new to it."""
+    """The query with those variants whose text is new."""
     known = {query.text, *(variant.text for variant in query.variants)}
     new = {variant.text: variant for variant in variants if variant.text not in known}
     return replace(query, variants=(*query.variants, *new.values())) if new else query
 
 
 def keyword_channel(channel: Channel) -> Channel | None:
-    """The first keyword channel of a composition; it is looked for where no filters of their own are in between."""
+    """The first keyword channel of a composition; channels below a filter are not searched."""
     if channel.kind == "keyword":
         return channel
     parts = () if isinstance(channel, Through) else channel.children().values()
@@ -98,14 +98,14 @@ def keyword_channel(channel: Channel) -> Channel | None:
 
 
 def _parts(corpus: Corpus | None) -> tuple[Any, ...]:
-    """The parts of a base or channel, which are others after each change; none for plain texts."""
+    """The parts of a base or channel, which identify its version; empty for plain texts."""
     if not isinstance(corpus, Channel):
         return getattr(corpus, "parts", ())
     return tuple(part for channel in _read_by(corpus) for part in channel.index.segments)
 
 
 def _read_by(channel: Channel) -> list[BM25]:
-    """The BM25 channels of a composition; none of those below filters, which what is read would not pass through."""
+    """The BM25 channels of a composition; not those below filters, whose chunks the filters may exclude."""
     if isinstance(channel, BM25):
         return [channel]
     parts = () if isinstance(channel, Through) else channel.children().values()
@@ -124,7 +124,7 @@ def _texts(corpus: Corpus | None, parts: tuple[Any, ...]) -> Iterator[str]:
 
 
 def piece_counts(texts: Iterable[str]) -> Counter[bytes]:
-    """How often each piece of text is there (see `text.pieces`)."""
+    """The number of occurrences of each piece of text (see `text.pieces`)."""
     counts: Counter[bytes] = Counter()
     for text in texts:
         counts.update(split(encoded(text)))
@@ -132,7 +132,7 @@ def piece_counts(texts: Iterable[str]) -> Counter[bytes]:
 
 
 def word_counts(pieces: Mapping[bytes, int]) -> Counter[str]:
-    """How often each word of letters is in some pieces, case folded."""
+    """The number of occurrences of each word of letters in some pieces, case folded."""
     counts: Counter[str] = Counter()
     for piece, count in pieces.items():
         for word in words(piece):

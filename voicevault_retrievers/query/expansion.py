@@ -1,4 +1,4 @@
-"""Query expansion without a model: further wordings of a question, by rules; and several expansions as one."""
+"""Query expansion by rules, without a model, and several expansions as one."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _GERMAN_LEAD = re.compile(
     re.IGNORECASE,
 )
 SHARE = 0.3
-"""How much a related word counts, of a word of the question itself."""
+"""The weight of a related word, relative to a word of the question."""
 
 WITHOUT_STOPWORDS = frozenset({"semantic", "question", "graph", "hybrid"})
-"""The kinds of channels for which a question without some of its stopwords is another one."""
+"""The kinds of channels for which a question without some of its stopwords is a different query."""
 
 _HYPHENATED = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)+")
 _THOUSANDS = re.compile(r"(?<![\w.,'])\d{1,3}(?:[.,']\d{3})+(?![.,']?\w)")
@@ -48,7 +48,7 @@ _SEPARATED = re.compile(
     r"(?P<particle>ab|an|auf|aus|bei|ein|fest|her|hin|los|mit|nach|um|vor|weg|weiter|zu|zurück|zusammen)\s*[?!.]*\s*$",
     re.IGNORECASE,
 )
-"""A German question whose verb ends it: "Wie setze ich die Pumpe zurück?"."""
+"""A German question that ends in a verb's separated prefix: "Wie setze ich die Pumpe zurück?"."""
 _WORD = re.compile(r"[\w][\w'.+#/-]*", re.UNICODE)
 FUNCTION_WORDS = frozenset(
     "a about an and any are as at be been before between by can could did do does for from had has have how i if in "
@@ -58,12 +58,12 @@ FUNCTION_WORDS = frozenset(
 
 
 class RuleExpansion(Rewriter):
-    """Adds wordings until a query has `size`, the original among them and always first.
+    """Adds wordings until a query has `size`, including the original, which is always first.
 
-    They are, in this order, where they differ. For keyword channels: the question with other spellings of its words
-    ("e-mail", "email"), and with words that documents use for the same ("reset", "restart"; "how long", "duration"),
-    each of which counts `SHARE` of a word of its own. For the other channels: the question without its interrogative
-    lead ("how do I reset the pump?" becomes "reset the pump"), and its content words alone. English and German rules.
+    Wordings that differ are added in this order. For keyword channels: the question with other spellings of its words
+    ("e-mail", "email"), and with related words ("reset", "restart"; "how long", "duration"), each weighted by `SHARE`.
+    For the other channels: the question without its interrogative lead ("how do I reset the pump?" becomes "reset the
+    pump"), and its content words alone. The rules cover English and German.
     """
 
     name = "expansion"
@@ -85,9 +85,9 @@ class RuleExpansion(Rewriter):
 
 
 class Together(Rewriter):
-    """Several expansions of one query, at the same time: it gets the variants that each adds, in their order.
+    """Runs several expansions of one query concurrently, and adds all their variants, in order.
 
-    Where one fails, those of the others stay, and the failure is noted beside what is found.
+    Where an expansion fails, the variants of the others are kept, with the failure.
     """
 
     name = "expansion"
@@ -121,20 +121,20 @@ def _joined(query: Query, rewritten: Sequence[Query]) -> Query:
 
 
 def statement(question: str) -> str:
-    """A question without its interrogative lead and its question mark."""
+    """The question without its interrogative lead and its question mark."""
     bare = question.strip().rstrip("?").strip()
     return (_GERMAN_LEAD if _GERMAN_LEAD.match(bare) else _LEAD).sub("", bare).strip()
 
 
 def keywords(question: str) -> str:
-    """The content words of a question, in their order."""
+    """The content words of a question, in order."""
     words = _WORD.findall(statement(question))
     german = STOPWORDS["de"] if _GERMAN_LEAD.match(question.strip()) else frozenset()
     return " ".join(word.rstrip(".") for word in words if word.casefold() not in FUNCTION_WORDS | german)
 
 
 def spellings(question: str) -> dict[str, float]:
-    """Other spellings of a question's words, each with how often it counts beside them."""
+    """Other spellings of a question's words, with their weights."""
     languages = spoken(question)
     found = _others(SPELLINGS, question)
     split = _SEPARATED.match(question) if "de" in languages else None
@@ -151,20 +151,20 @@ def spellings(question: str) -> dict[str, float]:
 
 
 def related(question: str) -> dict[str, float]:
-    """Words that documents may have for those of a question, each with how often it counts beside them."""
+    """Words related to those of a question, with their weights."""
     found = _others(RELATED, question)
     return {other: SHARE * count for other, count in found.items()}
 
 
 def spoken(question: str) -> tuple[str, ...]:
-    """The languages that a question may be in, of those that have rules: all of them where no word of it tells."""
+    """The languages with rules that a question may be in; all of them where no word indicates one."""
     words = {word.casefold() for word in _WORD.findall(question)}
     counts = {language: len(words & STOPWORDS[language]) for language in ("en", "de")}
     return tuple(language for language, count in counts.items() if count == max(counts.values()))
 
 
 def _others(lists: Mapping[str, str], question: str) -> dict[str, float]:
-    """What stands in a list for phrases of a question, and is not in it; the words of a phrase count once in all."""
+    """The list's alternatives to phrases of a question, if new to it. An alternative's words share the weight 1."""
     found: dict[str, float] = {}
     for language in spoken(question):
         fold = partial(stems, language)
@@ -177,7 +177,7 @@ def _others(lists: Mapping[str, str], question: str) -> dict[str, float]:
 
 @cache
 def _listed(lines: str, language: str) -> Phrases[tuple[str, ...]]:
-    """The phrases of a list, found in all their forms."""
+    """The phrases of a list, which are found by stem."""
     entries: dict[str, tuple[str, ...]] = {}
     for line in lines.split("\n"):
         for phrase, others in read_line(line, language) if line.strip() else ():

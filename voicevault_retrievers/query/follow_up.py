@@ -1,4 +1,4 @@
-"""Questions that follow up on a conversation: "and in Germany?" is searched with what was asked before, too."""
+"""Follow-up questions: "and in Germany?" is also searched with the topic of the conversation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from voicevault_retrievers.query.model import TIMEOUT, ModelRewriter, one_line, 
 from voicevault_retrievers.text.stopwords import STOPWORDS
 
 TURNS = 3
-"""How many of the last turns are read."""
+"""The number of the last turns that are read."""
 
 
 class FollowUp(Rewriter):
-    """Adds to a question that leans on the conversation (`Query.history`) a wording with the topic of it.
+    """Adds to a follow-up question a wording with the topic of the conversation (`Query.history`).
 
-    "and in Germany?" after "What is the VAT rate in France?" is searched as it stands, and as "and in Germany? VAT rate
-    France". The topic are the content words of the last question, and where that leaned on earlier ones, of these too,
-    of at most `turns` turns. By rules for English and German: a question leans on what was before where it begins as an
-    addition ("and", "what about", "und"), has no content words ("why?"), or has a pronoun before which it names nothing
-    ("how much does it cost?"). One that stands alone is left as it is.
+    "and in Germany?" after "What is the VAT rate in France?" is searched as it is, and as "and in Germany? VAT rate
+    France". The topic is the content words of the last question. Where that was a follow-up too, those of earlier
+    questions are added, from at most `turns` turns. Rules for English and German decide: a follow-up begins as an
+    addition ("and", "what about", "und"), has no content words ("why?"), or has a pronoun without an earlier referent
+    in the question ("how much does it cost?"). Any other question is left unchanged.
     """
 
     name = "follow_up"
@@ -48,11 +48,11 @@ class FollowUp(Rewriter):
 
 
 class ModelFollowUp(ModelRewriter):
-    """Adds the wording of a question that a language model gives, which stands without the conversation.
+    """Adds a language model's wording of a question that can be understood without the conversation.
 
     The model reads the last `turns` turns of `Query.history`. It is not asked where there are none or the question is
-    blank; where it gives the question as it is, nothing is added. In `prompt` the text `{history}` is replaced by the
-    conversation, `{query}` by the question. Raises RetrievalError where the answer holds no wording.
+    blank; where it repeats the question, nothing is added. In `prompt`, `{history}` is replaced by the conversation,
+    and `{query}` by the question. Raises RetrievalError where the answer contains no wording.
     """
 
     PROMPT = (
@@ -91,18 +91,18 @@ class ModelFollowUp(ModelRewriter):
 
 
 def leans(question: str) -> bool:
-    """Whether a question is not understood without what was said before it, by the rules of `FollowUp`."""
+    """Whether a question depends on the conversation, by the rules of `FollowUp`."""
     text = question.strip()
     return bool(text) and (bool(_ADDITION.match(text)) or not content_words(text) or _refers(text))
 
 
 def content_words(question: str) -> list[str]:
-    """The words of a question that say what it is about, in their order."""
+    """The content words of a question, in order."""
     return [word for word in _WORD.findall(question) if word.casefold() not in _COMMON]
 
 
 def _topic(history: Sequence[Turn]) -> list[str]:
-    """The content words of the last question, then of those before it which it leans on, each once."""
+    """The distinct content words of the last question, and of the earlier questions that it depends on."""
     words: dict[str, str] = {}
     for turn in reversed(history):
         for word in content_words(turn.question):
@@ -113,14 +113,14 @@ def _topic(history: Sequence[Turn]) -> list[str]:
 
 
 def _refers(question: str) -> bool:
-    """Whether there is a pronoun, and nothing that it could stand for before it in the question."""
+    """Whether a question has a pronoun without a possible referent before it."""
     text = _EXPLETIVE.sub(" ", question)
     return any(_refers_back(pronoun[0], _WORD.findall(text[: pronoun.start()])) for pronoun in _PRONOUN.finditer(text))
 
 
 def _refers_back(pronoun: str, before: Sequence[str]) -> bool:
     if pronoun.casefold() == "that" and before and before[-1].casefold() not in _COMMON:
-        return False  # "models that fit"
+        return False  # a relative pronoun: "models that fit"
     named = any(word[0].isupper() and word.casefold() not in _COMMON for word in before[1:])
     return not named and not any(word.casefold() in _DETERMINERS for word in before)
 
@@ -155,7 +155,7 @@ _EXPLETIVE = re.compile(
     r"|\bist\s+es\s+(?:möglich|erlaubt|verboten|nötig|sinnvoll|wahr)\b",
     re.IGNORECASE,
 )
-"""Words that stand for nothing."""
+"""Phrases with an expletive "it" or "es", which refers to nothing."""
 _DETERMINERS = frozenset(
     "a an the my your our every each der die das dem den des ein eine einem einen eines mein".split()
 )

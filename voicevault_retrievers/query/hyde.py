@@ -1,4 +1,4 @@
-"""Hypothetical document embeddings: a question is searched for by an answer that a language model makes up."""
+"""Hypothetical document embeddings: a question is also searched by an answer that a language model invents."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from voicevault_retrievers.query.model import KEPT, TIMEOUT, ModelRewriter, one_
 
 
 class HyDE(ModelRewriter):
-    """Adds the answer that a language model would give, for the semantic channels alone.
+    """Adds an answer that a language model invents, for semantic channels only.
 
-    What an answer says may be wrong; it is near the passages that are right. `weight` is in (0, 1] and scales what the
-    answer's hits score. The model is not asked where the question is blank. Raises RetrievalError for a blank answer.
+    The answer may be wrong, but its vector is near those of relevant passages. `weight` is in (0, 1] and scales the
+    scores of the answer's hits. The model is not asked where the question is blank. Raises RetrievalError for a blank
+    answer.
 
-    Gao, Ma, Lin, Callan (2022), "Precise Zero-Shot Dense Retrieval without Relevance Labels". They search with the
-    mean of the vectors of the question and of several answers; here question and answer are searched each, and a chunk
-    keeps the better score.
+    Gao, Ma, Lin, Callan (2022), "Precise Zero-Shot Dense Retrieval without Relevance Labels". They search with the mean
+    of the vectors of the question and several answers; here the question and one answer are searched separately, and a
+    chunk keeps the better score.
     """
 
     PROMPT = "Please write a passage to answer the question.\nQuestion: {query}\nPassage:"

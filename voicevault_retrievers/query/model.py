@@ -1,4 +1,4 @@
-"""Query expansion by a language model, what every rewriter that asks one shares, and how its answer is read."""
+"""Query expansion by a language model, the base class of rewriters that use one, and the parsing of answers."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _HEADING_ENDS = (":", "：", "[", "{")
 
 
 def wordings_of(answer: str, longest: int) -> list[str]:
-    """The wordings in what a model wrote, each in one line of at most `longest` characters.
+    """The wordings in a model's answer, each as one line of at most `longest` characters.
 
-    They are the strings of a JSON list or object, whole or cut off; else the lines, or where at least two are numbered
-    or bulleted those alone, without their marks, quotes and code fences, headings and chatter.
+    They are the strings of a JSON list or object, even if it is cut off; else the lines, or only the numbered or
+    bulleted lines where there are at least two. Marks, quotes, code fences, headings and chatter are removed.
     """
     fenced = "\n".join(_FENCE.findall(answer))
     lines = [_unchattered(line.strip()) for line in (fenced.strip() or answer).splitlines()]
@@ -56,12 +56,12 @@ def wordings_of(answer: str, longest: int) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """A text with single spaces for all its white space, and `?` for what UTF-8 cannot hold."""
+    """The text with white space collapsed to single spaces, and `?` for characters that UTF-8 cannot encode."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
 def _unchattered(line: str) -> str:
-    """A line; nothing of one that is chatter, and of an introduction what follows its colon."""
+    """The line; empty for chatter, and for an introduction the part after its colon."""
     if _CHATTER.match(line):
         return ""
     return line.partition(":")[2].strip() if _INTRO.match(line) else line
@@ -82,7 +82,7 @@ def _unquoted(line: str) -> str:
 
 
 def _strings(data: str) -> Iterator[str]:
-    """The strings of JSON that are no keys; one that is cut off is left out."""
+    """Yield the strings in JSON that are not keys. A string that is cut off is left out."""
     closed = data[: max(data.rfind("]"), data.rfind("}")) + 1]
     for text, key in _STRING.findall(closed or data):
         if not key and len(text) > 1 and text[0] == text[-1]:
@@ -92,7 +92,7 @@ def _strings(data: str) -> Iterator[str]:
 def _unescaped(text: str) -> str:
     try:
         return str(json.loads(text, strict=False))
-    except ValueError:  # quoted as in Python, or with an escape that is none
+    except ValueError:  # quoted like Python, or with an invalid escape
         return text[1:-1]
 
 
@@ -101,11 +101,11 @@ KEPT = 256
 
 
 class ModelRewriter(Rewriter):
-    """Asks a language model for what it adds to a query; an async search awaits a model's `acomplete`.
+    """A rewriter that asks a language model; an async search awaits a model's `acomplete`.
 
-    A subclass says what is `asked` and what is made of the answer. In `prompt` the text `{query}` is replaced by the
-    question, whatever that holds; `timeout` is in seconds, None waits. The `kept` answers used last are given again to
-    an equal prompt, those that were of no use are not.
+    Subclasses define the prompt (`asked`) and the use of the answer (`answered`). In `prompt`, `{query}` is replaced by
+    the question; braces in the question stay. `timeout` is in seconds, None waits. The `kept` most recently used
+    answers are cached by prompt; useless answers are not cached.
     """
 
     blocking = True
@@ -133,7 +133,7 @@ class ModelRewriter(Rewriter):
 
     @abstractmethod
     def answered(self, query: Query, answer: str) -> Query:
-        """The query with what the model added; raises RetrievalError for an answer that is of no use."""
+        """The query with the model's additions. Raises RetrievalError for a useless answer."""
 
     def rewrite(self, query: Query) -> Query:
         prompt = self.asked(query)
@@ -150,14 +150,14 @@ class ModelRewriter(Rewriter):
         return self._taken(query, prompt, await model.acomplete(prompt) if known is None else known)
 
     def _taken(self, query: Query, prompt: str, answer: object) -> Query:
-        """The query with what an answer adds; an answer that is of use is kept."""
+        """The query with an answer's additions. Caches a useful answer."""
         text = self._text(answer)
         rewritten = self.answered(query, text)
         self._answers.put(prompt, text)
         return rewritten
 
     def _text(self, answer: object) -> str:
-        """What the model said aloud: a reasoning model's thoughts are dropped."""
+        """The answer without a reasoning model's thoughts."""
         if not isinstance(answer, str):
             raise RetrievalError(f"{self.name}: a language model gives a text, not a {type(answer).__name__}")
         return aloud(answer)
@@ -169,11 +169,11 @@ class ModelRewriter(Rewriter):
 
 
 class ModelExpansion(ModelRewriter):
-    """Adds a language model's wordings until a query has `size`, the original among them and always first.
+    """Adds a language model's wordings until a query has `size`, including the original, which is always first.
 
-    The query's own variants stay and count. Each text is kept once, whatever its case and spacing. In `prompt`,
-    `{count}` is replaced by how many wordings are wanted. The model is asked for nothing where none is wanted or the
-    question is blank. Raises RetrievalError where its answer holds no wording.
+    The query's own variants are kept, and count. Texts that differ only in case and spacing are added once. In
+    `prompt`, `{count}` is replaced by the number of wordings wanted. The model is not asked where none is wanted or the
+    question is blank. Raises RetrievalError where its answer contains no wording.
     """
 
     PROMPT = (

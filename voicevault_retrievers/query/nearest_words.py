@@ -1,4 +1,4 @@
-"""The nearest of many words to one that is none of them."""
+"""Finds the nearest known word to an unknown word."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _BINS = 32
 
 
 class Nearest:
-    """Words with their frequencies, asked for the one with the same first letter that takes the fewest edits.
+    """Finds, among words with frequencies, the word with the same first letter and the fewest edits.
 
     An edit inserts, deletes or replaces a letter, or swaps two neighbours, and no letter is edited twice: Damerau
-    (1964), "A technique for computer detection and correction of spelling errors". Before edits are counted, words are
-    left out whose length, or whose letters in any order, differ by too much: an edit adds at most one, and takes one.
+    (1964), "A technique for computer detection and correction of spelling errors". Words whose length or letter counts
+    differ by too much are skipped first, since an edit adds at most one letter and removes at most one.
     """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
@@ -26,7 +26,7 @@ class Nearest:
         np.add.at(self._letters, (np.repeat(np.arange(len(self._words)), self._lengths), letters), 1)
 
     def of(self, word: str, edits: int) -> str | None:
-        """The word that takes the fewest edits, at most so many; of several the most frequent, then the first."""
+        """The word with the fewest edits, at most `edits`, or None; ties by frequency, then alphabetically."""
         first, end = np.searchsorted(self._lengths, [len(word) - edits, len(word) + edits + 1])
         own = np.bincount([ord(letter) % _BINS for letter in word], minlength=_BINS).astype(np.int8)
         apart = self._letters[first:end] - own
@@ -38,7 +38,7 @@ class Nearest:
 
 
 def distance(a: str, b: str) -> int:
-    """How many edits make one word the other."""
+    """The number of edits between two words."""
     before: list[int] = []
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):

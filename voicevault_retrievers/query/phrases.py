@@ -1,4 +1,4 @@
-"""Words and phrases in a question, and wordings that have others in their place."""
+"""Finds words and phrases in a question, and builds wordings with replacements."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _WORD = re.compile(r"\w+(?:['’.-]\w+)*(?:\+\+|#)?")
 
 
 class Phrases(Generic[T]):
-    """Finds phrases as whole words, whatever their case and what stands between the words.
+    """Finds phrases as whole words, regardless of case and of the characters between the words.
 
-    `fold` gives what each word of a text, in lower case, is found by, such as its stem.
+    `fold` maps the lower-case words of a text to the forms that are compared, such as stems.
     """
 
     def __init__(self, entries: Mapping[str, T], fold: Callable[[Sequence[str]], Sequence[str]] = tuple) -> None:
@@ -31,7 +31,7 @@ class Phrases(Generic[T]):
         return len(self._entries)
 
     def find(self, text: str) -> list[tuple[Place, T]]:
-        """Where phrases are and their entries, from left to right, none within another: the longest is taken."""
+        """The places of phrases and their entries, from left to right; at each place the longest phrase is taken."""
         words = list(_WORD.finditer(text))
         folded = self._fold([word[0].casefold() for word in words])
         found: list[tuple[Place, T]] = []
@@ -47,14 +47,14 @@ class Phrases(Generic[T]):
 
 
 def key(phrase: str) -> tuple[str, ...]:
-    """The words of a phrase, by which it is found."""
+    """The words of a phrase as its lookup key."""
     return tuple(word.casefold() for word in _WORD.findall(phrase))
 
 
 def reworded(query: Query, others: Replaced) -> Variant:
-    """A query with others in some places, for vectors; BM25 keeps its words, and adds those others.
+    """A wording with replacements in some places, for vectors; BM25 keeps the query's words and adds the replacements.
 
-    Their words count together as often as those that they stand for, and at most once each.
+    The words of a replacement together weigh as much as those that they replace, and each at most 1.
     """
     text = query.text
     terms = {text: 1.0}
@@ -67,7 +67,7 @@ def reworded(query: Query, others: Replaced) -> Variant:
 
 
 def extended(query: Query, words: Mapping[str, float]) -> Variant:
-    """A query with further words for keyword channels, each with how often it counts."""
+    """The query with further weighted words, for keyword channels."""
     terms = {query.text: 1.0} if query.sparse is None else dict(query.sparse)
     for word, count in words.items():
         terms[word] = terms.get(word, 0.0) + count

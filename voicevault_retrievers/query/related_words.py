@@ -1,8 +1,8 @@
-"""Words that technical documents use for one another, and the nouns that a question asks for, by language.
+"""Synonyms of technical documents, and the nouns that interrogatives ask for, by language.
 
-Each line is one of Solr's format: `a, b` stand for one another, `a => b` is one way. Words are found by their stems,
-whatever their form. Kept to instructions, faults, prices and measures, where a word means the same in most documents:
-what holds in one field alone is for `SynonymExpansion`.
+Each line has Solr's format: `a, b` are synonyms of each other, `a => b` is one way. Words are found by their stems. The
+lists are limited to instructions, faults, prices and measures, where a word means the same in most documents; synonyms
+of a single field belong in `SynonymExpansion`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ SPELLINGS: Mapping[str, str] = {
         Megabyte, MB
     """,
 }
-"""Spellings of one word, and units with their signs. What is written apart gains what is written as one, and not the
-other way round: its parts are words of their own."""
+"""Spellings of the same word, and units with their symbols. Separately written words gain the joined spelling, and not
+the reverse, as the parts of a joined word are words of their own.
+"""
 
 RELATED: Mapping[str, str] = {
     "en": """
@@ -227,20 +228,20 @@ _RULES = tuple(
 
 
 def american(word: str) -> str:
-    """The American spelling of a word in lower case; what is no British spelling may come out as no word at all."""
+    """The American spelling of a word in lower case. For any word that is not British, it may be no word at all."""
     for pattern, replacement in _RULES:
         word = pattern.sub(replacement, word)
     return word
 
 
 def regional(word: str) -> list[str]:
-    """Its American and its British spelling, where it has one; only spellings that lead back to the word."""
+    """The American and British spellings of a word that differ from it, and that convert back to it."""
     found = (american(word), british(word))
     return [other for other in found if other != word and word in (american(other), british(other))]
 
 
 def british(word: str) -> str:
-    """The British spelling of a word in lower case, and of what has none the word itself; see `american`."""
+    """The British spelling of a word in lower case, or the word itself; see `american`."""
     for pattern, replacement in _BRITISH:
         word = pattern.sub(replacement, word)
     return word

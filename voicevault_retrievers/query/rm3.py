@@ -1,4 +1,4 @@
-"""Query expansion by the words of what a first search finds (pseudo-relevance feedback)."""
+"""Query expansion with words from the hits of a first search (pseudo-relevance feedback)."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from voicevault_retrievers.text import Analyzer, QueryTerm
 from voicevault_retrievers.text.analyzed_texts import tags_of
 
 SHORTEST, LONGEST = 2, 20
-"""Characters of a word that is added."""
+"""The least and the greatest number of characters of an added word."""
 KEPT = 1024
-"""Texts whose terms are kept: good documents are found again."""
+"""The number of texts whose terms are cached, as the same documents are often found."""
 COMMON = 0.1
-"""A word in a greater share of the chunks than this is not added."""
+"""A word in more than this share of the chunks is not added."""
 
 
 class RM3(Rewriter):
-    """Adds a wording for BM25: the question, and the words that weigh most in the best `documents` of a first search.
+    """Adds a wording for BM25: the question, with the words of the highest weight in a first search's best `documents`.
 
-    A word w weighs `p(w) = sum over documents of score / (sum of scores) * f / length`, f being how often the document
-    has it. Of the heaviest `terms`, with p made to add up to 1, each counts `(1 - original) / original * p` times for
-    each word of the question, whose own count 1: in proportion the model's `original * q(w) + (1 - original) * p(w)`,
-    and no hit scores less than for the question alone. Documents count alike where one has no score above 0. Words of
-    more than `COMMON` of the chunks that count are left out, where the channel is BM25 and can tell.
+    The weight of a word w is `p(w) = sum over documents of score / (sum of scores) * f / length`, where f is its
+    frequency in the document. The best `terms` are added, with p normalised to sum to 1. Relative to a question's
+    words, each of which counts 1, a term counts `(1 - original) / original * p` times the number of the question's
+    words. This is proportional to the model's `original * q(w) + (1 - original) * p(w)`, and no hit scores less than
+    for the question alone. Documents weigh the same where one has no score above 0. Words of more than `COMMON` of the
+    counted chunks are left out, where the channel is a BM25.
 
-    `channel` is the keyword channel that is searched first, by default the one that this stands before
-    (`RM3() >> channel`), under the query's own filters. `analyzer` says which words are one term, and which none; by
-    default the channel's. Where the first search fails the question is searched as it is, and the failure noted.
+    `channel` is the keyword channel for the first search, under the query's own filters; by default the channel behind
+    this rewriter (`RM3() >> channel`). `analyzer` maps words to terms; by default it is the channel's. Where the first
+    search fails, the question is searched unchanged, with the failure.
 
     Lavrenko, Croft (2001), "Relevance-Based Language Models"; Abdul-Jaleel et al. (2004), "UMass at TREC 2004: Novelty
-    and HARD", with its interpolation. There a document counts by its query likelihood, here as in Anserini by its BM25
-    score; and it is Anserini that leaves common words out.
+    and HARD", with its interpolation. There a document's weight is its query likelihood; here, as in Anserini, it is
+    the BM25 score. Leaving out common words is Anserini's, too.
     """
 
     name = "rm3"
@@ -82,7 +83,7 @@ class RM3(Rewriter):
     def plan(self, query: Query) -> Plan[tuple[Query, tuple[Failure, ...]]]:
         try:
             found = yield from self._first().plan(query, self.documents)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the question can be searched as it is
+        except Exception as error:  # noqa: BLE001 - the question can be searched unchanged, whatever was raised
             return query, (Failure.of(self.name, error, self.instead),)
         (outcome,) = yield (replace(self.call(query), function=lambda: self._expanded(query, found)),)
         failures = tuple(failure.within(self.name) for failure in found.errors)
@@ -114,7 +115,7 @@ class RM3(Rewriter):
     def _heaviest(
         self, query: Query, shares: Iterable[float], texts: Iterable[Sequence[QueryTerm]]
     ) -> list[tuple[float, str]]:
-        """The terms that weigh most, each as the word that stands for it most often, with their weights."""
+        """The terms of the highest weight, each as its most frequent word, with their weights."""
         weights: defaultdict[tuple[str, ...], float] = defaultdict(float)
         spelt: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for share, terms in zip(shares, texts, strict=True):
@@ -137,7 +138,7 @@ class RM3(Rewriter):
         return {forms for forms, share in shares.items() if share > COMMON}
 
     def _terms(self, texts: Sequence[str]) -> list[list[QueryTerm]]:
-        """The terms of each text in its own language, repeats kept."""
+        """The terms of each text in its own language, with repeats."""
         analyzer = self.analyzer
         found = {text: self._read.get((analyzer, text)) for text in texts}
         new = [text for text, terms in found.items() if terms is None]
@@ -151,7 +152,7 @@ class RM3(Rewriter):
 
 
 def _shares(hits: Sequence[Hit]) -> list[float]:
-    """What each hit counts for: its share of the scores."""
+    """Each hit's share of the scores."""
     scores = [hit.score or 0.0 for hit in hits]
     if not all(score > 0 for score in scores):
         return [1 / len(hits)] * len(hits)

@@ -1,4 +1,4 @@
-"""Routing: what kind of question a query is, and which channels such a question is asked of."""
+"""Routing: classifies a query, and selects the channels for each class."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from voicevault_retrievers.text.references.rules import RuleReferences
 R = TypeVar("R", "RuleRouter", "ModelRouter")
 
 _SHORT = 100
-"""Characters of a question that may be a reference or a definition alone."""
+"""The greatest number of characters of a question that may be only a reference or a definition."""
 
 
 class Routes:
-    """Which channels each route searches: `Routes({"simple": ["graph"]})`; all, on a route that is not named.
+    """The channels that each route searches: `Routes({"simple": ["graph"]})`; a route that is not named searches all.
 
-    `channels` are those decided on: those of the fusion behind a router (`router >> fuse(...)`), else all that are
-    named. The ones off a query's route get the weight 0, whatever the query says, and are not searched; the others keep
-    theirs. A name that a fusion does not have changes nothing there. Raises ConfigError for an unknown route, and,
-    where `channels` are given, for a route that has none of them.
+    `channels` are the channels that routes may turn off: those of the fusion behind a router (`router >> fuse(...)`),
+    else all that are named. Channels off a query's route get the weight 0, whatever the query says, and are not
+    searched; the others keep their weights. A name that a fusion does not have has no effect there. Raises ConfigError
+    for an unknown route, and, where `channels` are given, for a route that has none of them.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Routes:
                     )
 
     def over(self, channels: Iterable[str]) -> Routes:
-        """The same, which decide on these channels."""
+        """The same routes for other channels."""
         return Routes({route.value: on for route, on in self.channels_of.items()}, channels=channels)
 
     def narrowed(self, query: Query) -> Query:
-        """The query with a weight of 0 for each channel off its route; as it is where it has no route."""
+        """The query with a weight of 0 for each channel off its route; unchanged where it has no route."""
         on = self.channels if query.route is None else self.channels_of.get(query.route, self.channels)
         off = dict.fromkeys((name for name in self.channels if name not in on), 0.0)
         return replace(query, weights={**(query.weights or {}), **off}) if off else query
@@ -65,7 +65,7 @@ class Routes:
 
 
 class Rule(NamedTuple):
-    """What sends a question to a route: `name` says it in words."""
+    """A rule that sends a question to a route: `name` describes the rule."""
 
     route: Route
     name: str
@@ -73,7 +73,7 @@ class Rule(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """Where a question goes, and the name of the rule that says so."""
+    """The route of a question, and the name of the rule that chose it."""
 
     route: Route
     rule: str
@@ -82,9 +82,9 @@ class Routed(NamedTuple):
 class RoutedChannel(Rewritten):
     """A channel behind a router.
 
-    A SIMPLE query that finds nothing has an error that says so, which does not degrade. Where all its channels fail,
-    nothing is found and the failure is noted, unless the fusion raises its errors. With the router's `simple_fallback`,
-    a SIMPLE query that finds nothing is asked as a STANDARD one, with a note.
+    A SIMPLE query without hits gets a note. Where all its channels fail, the ranking is empty, with the failure, unless
+    the fusion raises errors. With the router's `simple_fallback`, a SIMPLE query without hits is searched again as a
+    STANDARD query, with a note.
     """
 
     rewriter: RuleRouter | ModelRouter
@@ -117,11 +117,11 @@ class RoutedChannel(Rewritten):
 
 
 class RuleRouter(Rewriter):
-    """Routes a query by the first rule that matches it; STANDARD where none does. A route that it brings stays.
+    """Routes a query by the first matching rule; STANDARD where none matches. A query's own route is kept.
 
-    The rules read English and German: an assignment to analyse, evaluate or discuss is ANALYTICAL; a comparison,
-    several questions, a question about cause and effect, or a long one of several clauses is COMPLEX; a reference alone
-    ("Section 420 IPC") or a definition SIMPLE. `rules` of your own go before these. `explain` says which rule it was.
+    The rules cover English and German: a task to analyse, evaluate or discuss is ANALYTICAL; a comparison, several
+    questions, a question about cause and effect, or a long question of several clauses is COMPLEX; a reference alone
+    ("Section 420 IPC") or a definition is SIMPLE. `rules` of your own are tried first. `explain` names the rule. For
     `simple_fallback` see `RoutedChannel`.
     """
 
@@ -140,7 +140,7 @@ class RuleRouter(Rewriter):
         self.simple_fallback = flag("simple_fallback", simple_fallback)
 
     def explain(self, question: str) -> Routed:
-        """The route of a question that brings none, and why."""
+        """The route of a question without a route of its own, and the rule."""
         found = (Routed(rule.route, rule.name) for rule in self.rules if rule.matches(question.strip()))
         return next(found, Routed(Route.STANDARD, "no rule"))
 
@@ -160,10 +160,10 @@ class RuleRouter(Rewriter):
 
 
 class ModelRouter(ModelRewriter):
-    """Routes a query as a language model says: the one route that its answer names. A route that it brings stays.
+    """Routes a query by a language model: to the only route that its answer names. A query's own route is kept.
 
-    A model that fails, or names no route or several, sends it to STANDARD, and the failure is noted. `prompt` and
-    `timeout` are as of `ModelRewriter`, `simple_fallback` is as of `RoutedChannel`.
+    Where the model fails, or names no route or several, the query goes to STANDARD, with the failure. For `prompt` and
+    `timeout` see `ModelRewriter`, for `simple_fallback` see `RoutedChannel`.
     """
 
     PROMPT = (
@@ -203,7 +203,7 @@ class ModelRouter(ModelRewriter):
         routed, failures = yield from super().plan(query)
         if routed.route is None:
             standard = partial(replace, routed, route=Route.STANDARD)
-            # A call, so that a trace has the route.
+            # A call records the route in the trace.
             (outcome,) = yield (Call(self.name, standard, inline=True, kind="rewriter", texts=(query.text,)),)
             routed = value_of(outcome)
         return self.routes.narrowed(routed), failures
@@ -219,12 +219,12 @@ class ModelRouter(ModelRewriter):
 
 
 def routes_of(given: Routes | Mapping[str, Iterable[str]] | None) -> Routes:
-    """Routes from a mapping of routes to channel names; None searches all channels on each."""
+    """Routes from a mapping of routes to channel names; None searches all channels on each route."""
     return given if isinstance(given, Routes) else Routes(given)
 
 
 def _over(router: R, channel: Channel) -> R:
-    """The router for the channels of the first fusion below a channel, where there is one."""
+    """The router for the channels of the first fusion at or below a channel, if any."""
     below = _fused(channel)
     if below is None:
         return router
@@ -234,7 +234,7 @@ def _over(router: R, channel: Channel) -> R:
 
 
 def _fused(channel: Channel) -> Fused | None:
-    """The first fusion below a channel, or itself."""
+    """The first fusion at or below a channel; None where there is none."""
     while not isinstance(channel, Fused):
         if len(channel.children()) != 1:
             return None
@@ -266,13 +266,13 @@ def _pattern(*alternatives: str) -> Callable[[str], object]:
 
 
 def _alone(*alternatives: str) -> Callable[[str], object]:
-    """A pattern for short questions: a long one is no reference, and would be tried in very many ways."""
+    """A pattern for short questions only: a long question is no reference, and would cause much backtracking."""
     search = _pattern(*alternatives)
     return lambda question: len(question) <= _SHORT and search(question)
 
 
 def _reference_alone(question: str) -> bool:
-    """Whether a short question asks for a section and the like, or is nothing but what a graph reads as references."""
+    """Whether a short question asks for a section or the like, or consists only of references that a graph knows."""
     if len(question) > _SHORT:
         return False
     found = [one for one in _READER.read(question) if one.kind != "term"]
@@ -305,7 +305,7 @@ _KINDS = (
 )
 _NUMBER = r"\(?(?:\d[\w./-]*|(?:[ivxlcdm]+|[a-z])(?!\w))\)?(?:\s*\([\w.]+\))*"
 _NAMED = rf"(?:{_KINDS})(?![^\W\d_])\s*{_NUMBER}"
-# A part that was read is not read in another way: (?=(?P<more>...))(?P=more) is an atomic group.
+# An atomic group, (?=(?P<more>...))(?P=more), prevents backtracking into a part that has matched.
 _REFERENCE = (
     rf"{_LEAD}{_NAMED}(?:(?=(?P<more>(?:\s+|,\s*)(?:{_NAMED}|(?-i:[A-Z][\w.-]*)|\d{{4}}"
     r"|of|the|and|in|der|des|dem|im)(?!\w)))(?P=more))*"
@@ -355,4 +355,4 @@ RULES: tuple[Rule, ...] = (
     Rule(Route.SIMPLE, "a reference alone", _reference_alone),
     Rule(Route.SIMPLE, "a definition", _alone(_DEFINITION)),
 )
-"""In order: the first that matches decides."""
+"""The built-in rules in order: the first match decides."""

@@ -22,9 +22,9 @@ from voicevault_retrievers.text.pieces import encoded
 from voicevault_retrievers.text.terms import words
 
 SHORTEST, LONGEST = 5, 40
-"""Letters of a word that is corrected."""
+"""The least and the greatest number of letters of a word that is corrected."""
 TWO_EDITS_FROM = 8
-"""Letters from which on a word may be two edits away, not one."""
+"""The number of letters from which a word may be two edits away instead of one."""
 
 _BATCH = 1024
 _STANDING_ALONE = re.compile(r"(?<![^\s(\[{\"'“‘«„])[^\W\d_]+(?=[.,;:!?)\]}\"'”’»]*(?:\s|$))")
@@ -32,22 +32,22 @@ _STANDING_ALONE = re.compile(r"(?<![^\s(\[{\"'“‘«„])[^\W\d_]+(?=[.,;:!?)\
 
 @dataclass(frozen=True, eq=False)
 class CorpusWords:
-    """What a corpus has: its words with their frequencies, its terms, and the languages that these are in."""
+    """The vocabulary of a corpus: words with frequencies, terms, and the terms' language tags."""
 
     counts: Mapping[str, int]
     terms: frozenset[str]
     tags: str
     nearest: Nearest
     siblings: Mapping[str, Sequence[str]]
-    """Words of the corpus by their American spelling, where there are several or it is another."""
+    """The corpus' words by American spelling, where there are several, or where the only one is spelled otherwise."""
 
 
 class SpellingExpansion(Learned[CorpusWords]):
-    """Adds a wording with the corpus' own spellings: of words that it does not have, and of British or American ones.
+    """Adds a wording with the corpus' spellings: of words that it lacks, and of British or American words.
 
-    A word that is unknown to the corpus, also under its stem, gives way to the nearest known one: at most one edit
-    away, from `TWO_EDITS_FROM` letters on two; of several the most frequent. Words of less than `SHORTEST` letters,
-    identifiers, numbers and what is in capitals are left alone. `analyzer` says what has the same stem.
+    A word whose stem is unknown to the corpus, too, is replaced by the nearest known word: at most one edit away, or
+    two from `TWO_EDITS_FROM` letters on; ties by frequency. Words of less than `SHORTEST` letters, identifiers, numbers
+    and words in capitals are left unchanged. `analyzer` decides which words have the same stem.
     """
 
     name = "spelling"
@@ -81,7 +81,7 @@ class SpellingExpansion(Learned[CorpusWords]):
             yield reworded(query, found)
 
     def _other(self, written: str, known: CorpusWords) -> str | None:
-        """Another spelling of a word; None where it is to stay."""
+        """The replacement for a word; None where the word stays."""
         word = written.casefold()
         plain = SHORTEST <= len(word) <= LONGEST and written[1:] == written[1:].lower()
         if not plain or words(encoded(written)) != [word]:

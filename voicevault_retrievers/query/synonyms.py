@@ -23,10 +23,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class SynonymExpansion(Rewriter):
-    """Adds wordings with synonyms in place of words and phrases, until a query has `size`, its own variants counted.
+    """Adds wordings with synonyms in place of words and phrases, until a query has `size`, including its own variants.
 
-    `synonyms` is a mapping from a phrase to others, which is one way, or lists of phrases of which each may stand for
-    any other. Phrases are found as whole words, whatever their case. The n-th wording takes the n-th synonym of every
+    `synonyms` is a mapping from a phrase to its replacements, which is one way, or lists of phrases that are synonyms
+    of each other. Phrases are found as whole words, regardless of case. The n-th wording uses the n-th synonym of every
     phrase, or its last one.
     """
 
@@ -40,10 +40,10 @@ class SynonymExpansion(Rewriter):
 
     @classmethod
     def from_file(cls, path: str | Path, size: int = 3) -> SynonymExpansion:
-        r"""The synonyms of a file in the format of Solr and Lucene.
+        r"""Synonyms from a file in the format of Solr and Lucene.
 
-        Each line is `a, b, c`, of which each stands for the others, or `a, b => c, d`, where a and b stand for c and d
-        as well. `#` begins a comment; `\,` and `\=>` stand for themselves. Raises ConfigError, which names the line.
+        Each line is `a, b, c`, synonyms of each other, or `a, b => c, d`, where a and b gain the synonyms c and d. `#`
+        begins a comment; `\,` and `\=>` are literal. Raises ConfigError, which names the line.
         """
         try:
             lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
@@ -91,12 +91,12 @@ def _checked(synonyms: Synonyms) -> dict[str, tuple[str, ...]]:
 
 
 def _each(phrases: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Every one of several equivalents, and the others."""
+    """Each of several equivalents, with the others."""
     return [(phrase, tuple(other for other in phrases if other != phrase)) for phrase in phrases]
 
 
 def read_line(line: str, where: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The phrases of a line in Solr's format, each with those that stand for it; `where` names it in errors."""
+    """The phrases of a line in Solr's format, each with its synonyms; `where` names the line in errors."""
     sides = [_phrases(side) for side in _ARROW.split(line)]
     if len(sides) > 2 or not all(sides) or (len(sides) == 1 and len(sides[0]) < 2):
         raise ConfigError(f"{where}: a line of synonyms is `a, b, c` or `a, b => c`, not {line.strip()!r}")

@@ -1,4 +1,4 @@
-"""What refines a ranking: rerankers, caps by page, diversity."""
+"""Stages that refine a ranking: rerankers, caps by page, diversity."""
 
 from voicevault_retrievers.models.weights import PROFILES
 from voicevault_retrievers.rerank.calibration import (

@@ -1,15 +1,15 @@
-"""A reranker's scores and the order that it was given, as one score.
+"""Blends a reranker's scores with the given order, and estimates how many passages must be scored.
 
-Alone, a cross-encoder is worse than a good first order wherever it does not know the language or the matter, and it
-does not say so. Three things say something of it. A model that reads Arabic as it reads English calls everything
-relevant, and all alike: where logits are spread little they count little. A model that finds nothing probable knows
-little of the matter, code for instance. And one whose logits do not rise with the first search's scores reads something
-else than what was asked for. The order given counts by its places, and as much by its scores where it has any: these
-say where it is sure, those are in any order.
+Alone, a cross-encoder is worse than a good first ranking where it does not know the language or the subject, and its
+scores do not say so. Three signals do. Logits with little spread: a model that cannot read Arabic calls every Arabic
+passage relevant. A low highest probability: the model hardly knows the subject, for example code. Logits that do not
+rise with the first search's scores: the model judges something else than the question. The given order counts by place
+and, where there are scores, equally by score: scores show how sure the first search is, and places work for any
+ranking.
 
-How many passages are scored (`settled_at`): they come in the order of a first search, and scores fall with it, though
-not strictly. A straight line over the logarithm of the rank is fitted to those there are (least squares), and what is
-left is taken as normal around that line with the residuals' deviation. It is a simple case of optimal stopping over
+`settled_at` decides when enough passages are scored. Passages come in the order of a first search, and scores tend to
+fall with it. A straight line over the logarithm of the rank is fitted to the scores so far (least squares), and further
+scores are assumed normal around this line with the residuals' deviation. This is a simple case of optimal stopping over
 ranked lists; see Lewis, Yang, Frieder (2021), CIKM, "Certifying one-phase technology-assisted reviews", on how far such
 estimates can be relied on.
 """
@@ -31,25 +31,28 @@ Doubles: TypeAlias = NDArray[np.float64]
 
 BLEND = 0.6
 SPREAD = 2.0
-"""The deviation from which on logits count in full, chosen with `BLEND` on the development questions of the
-benchmarks' collections; from .6 to .65 and from 1.5 to 2.5 any did about as well."""
+"""The standard deviation from which logits count in full. Chosen with `BLEND` on the development questions of the
+benchmarks' collections; values from .6 to .65 and from 1.5 to 2.5 did about as well.
+"""
 SURE, AGREEING = 0.8, 0.5
-"""The probability of the best passage, and the correlation of logits and order, from which on logits count in full:
-chosen there too, as what left no collection more than .005 below its first order."""
+"""The best passage's probability, and the correlation of logits and order, from which logits count in full.
+
+Chosen on the same questions: no collection ended more than .005 below its first order.
+"""
 TWENTY = 20
 PLACES = math.sqrt((TWENTY**2 - 1) / 12)
-"""The deviation of twenty places: of fewer passages the place of one says less."""
+"""The standard deviation of twenty places; places among fewer passages count less."""
 
 
 def blended(
     logits: Sequence[float], blend: float, given: Sequence[float | None], calibration: Calibration | None = None
 ) -> list[float]:
-    """The scores of passages from their logits; `given` are the scores that they, and others after them, came with.
+    """The scores of passages from their logits; `given` are the previous scores of these and further passages.
 
     `(1 - blend) * order + blend * trust * logit`, where the order and the logit are standard scores and `trust` is
     `min(1, deviation of the logits / SPREAD) ** 2 * min(1, p / SURE) * min(1, r / AGREEING)`: p is the highest
     probability by the `calibration` (1 without one) and r, at least 0, the correlation of logits and order, which
-    counts as far as there are twenty passages. With a `blend` of 1 these are the logits.
+    counts in full from twenty passages on. With a `blend` of 1 the scores are the logits.
     """
     if blend == 1.0 or not logits:
         return [float(logit) for logit in logits]
@@ -64,7 +67,7 @@ def blended(
 
 
 def _agreement(told: Doubles, order: Doubles) -> float:
-    """How far logits rise with the order given, in [0, 1]; of a few passages that is chance, and 1 is."""
+    """How far logits rise with the given order, in [0, 1]; shrunk towards 1 for few passages, where it is chance."""
     expected, deviation = _standard(order)
     agreement = min(max(float((told * expected).mean()), 0.0) / AGREEING, 1.0) if deviation else 1.0
     return 1 - min(1.0, len(told) / TWENTY) * (1 - agreement)
@@ -81,7 +84,7 @@ def _order(given: Sequence[float | None]) -> Doubles:
 
 
 def _standard(values: Doubles) -> tuple[Doubles, float]:
-    """Standard scores, 0 where all are equal, and the deviation; of values whose squares are no numbers too."""
+    """Standard scores, 0 where all values are equal, and the standard deviation. Squares of values may overflow."""
     scale = max(1.0, float(np.abs(values).max()))
     scaled = values / scale
     deviation = float(scaled.std())
@@ -90,13 +93,13 @@ def _standard(values: Doubles) -> tuple[Doubles, float]:
 
 
 LEAST = 8
-"""So many scores more than those that are wanted are needed to judge."""
+"""The number of scores beyond `top_k` that an estimate needs."""
 TINY = 1e-9
-"""Of the highest score: what rounding leaves of a line is no deviation."""
+"""A deviation below this share of the highest score is rounding."""
 
 
 def settled_at(scores: Sequence[float], total: int, top_k: int, certainty: float) -> bool:
-    """Whether, with this probability or more, none of the passages after these comes among the best `top_k`.
+    """Whether, with this probability or more, no further passage comes among the best `top_k`.
 
     `scores` are those of the first of `total` passages, in the order of the search; higher is better.
     """
@@ -116,9 +119,9 @@ def settled_at(scores: Sequence[float], total: int, top_k: int, certainty: float
 
 
 def lead(scores: Sequence[float | None]) -> float:
-    """By how many deviations of the scores behind it the first of falling scores is ahead of the second.
+    """The lead of the first score over the second, in standard deviations of the scores from the second on.
 
-    0 of fewer than four scores, and where one is missing: they say too little.
+    The scores fall. 0 for fewer than four scores, or where one is missing, as these tell too little.
     """
     given = np.array([score for score in scores if score is not None], dtype=np.float64)
     if len(given) < max(4, len(scores)):
@@ -128,9 +131,9 @@ def lead(scores: Sequence[float | None]) -> float:
 
 
 def rescored(ranking: Ranking, stage: str, scores: Sequence[float], own: Sequence[float] | None = None) -> Ranking:
-    """The first hits in the order of new scores, with the stage's votes; the rest follow unscored, in their order.
+    """The first hits ordered by new scores, with the stage's votes; the rest follow unscored, in their order.
 
-    `own` are the stage's own scores, where the new ones are made of more than these.
+    `own` are the stage's own scores for the votes, where the new scores combine more than these.
     """
     head = ranking.hits[: len(scores)]
     said = {hit.id: float(score) for hit, score in zip(head, scores if own is None else own, strict=True)}

@@ -1,4 +1,4 @@
-"""Scores as probabilities of relevance, how far these are right, and whether anything relevant was found."""
+"""Calibration of scores as probabilities of relevance, its errors, and the test whether anything relevant was found."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Confidence: TypeAlias = Literal["ok", "none"]
 Doubles: TypeAlias = NDArray[np.float64]
 
 FEWEST = 20
-"""Judgements that a calibration is fitted on at least."""
+"""The fewest judgements for fitting a calibration."""
 
-# Of the Newton method: most steps, a mean gradient that is none, what keeps the Hessian regular, the shortest step.
+# Newton's method: the most steps, the mean gradient that counts as 0, the Hessian's regularisation, the least step
+# size.
 _STEPS, _FLAT, _RIDGE, _SHORTEST = 100, 1e-9, 1e-12, 1e-10
 
 _HIGHEST = math.nextafter(1.0, 0.0)
@@ -31,9 +32,9 @@ _LOWEST = math.nextafter(0.0, 1.0)
 
 @dataclass(frozen=True)
 class Calibration:
-    """The probability of relevance of a score: 1 / (1 + exp(-(slope * score + intercept))).
+    """Maps a score to a probability of relevance: 1 / (1 + exp(-(slope * score + intercept))).
 
-    `asdict` makes plain data of it, and `Calibration(**data)` the same again. Raises ConfigError for numbers that are
+    `asdict` returns plain data, from which `Calibration(**data)` is made again. Raises ConfigError for numbers that are
     not finite, and for a slope that is not above 0: a higher score is never less relevant.
     """
 
@@ -47,7 +48,7 @@ class Calibration:
             raise ConfigError(f"a calibration has a slope above 0 and a finite intercept, not {self!r}")
 
     def probability(self, score: float) -> float:
-        """Above 0 and below 1, higher for a higher score. Raises InvalidScoreError for one that is not finite."""
+        """The probability in (0, 1), rising with the score. Raises InvalidScoreError unless the score is finite."""
         if not math.isfinite(score):
             raise InvalidScoreError(f"the score {score} has no probability; scores are finite numbers")
         logit = self.slope * score + self.intercept
@@ -57,9 +58,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Takes what a reranker found as found from a probability on.
+    """Decides by probability whether a reranker found anything relevant.
 
-    `stage` is the name of the reranker that votes with scores of `calibration`; `least` is in [0, 1].
+    `stage` is the name of the reranker whose votes have scores for `calibration`; `least` is in [0, 1].
     """
 
     calibration: Calibration
@@ -71,11 +72,11 @@ class Threshold:
             raise ConfigError(f"least is a probability from 0 to 1, not {self.least!r}")
 
     def __call__(self, ranking: Ranking) -> Confidence:
-        """Whether the most probable hit is at or above the threshold, or a graph found one as what the query names.
+        """Return "ok" where a hit reaches the threshold, or a graph found what the query names; else "none".
 
-        Where the stage failed, if only in part, or scored none of the hits, it cannot tell: then as `any_hit`.
+        Where the stage failed, even in part, or scored no hit, the result is that of `any_hit`.
         """
-        if any(hit.by_name for hit in ranking):  # a reference is found by what it is called, which no text need repeat
+        if any(hit.by_name for hit in ranking):  # a named reference need not repeat its name in its text
             return "ok"
         failed = any(failure.degrades and failure.stage == self.stage for failure in ranking.errors)
         votes = [vote for hit in ranking if (vote := hit.vote(self.stage)) is not None]
@@ -86,25 +87,26 @@ class Threshold:
 
 
 CALIBRATIONS: Mapping[str, Calibration] = {"ms-marco-MiniLM-L-12-v2": Calibration(0.4293, -2.585)}
-"""Of models by name, on English questions to scientific, medical, encyclopedic and business texts: see the benchmark
-`rerank_abstention`. The model's scores say nothing in languages that it does not read."""
+"""Calibrations by model, fitted on English questions to scientific, medical, encyclopedic and business texts: see the
+benchmark `rerank_abstention`. In languages that a model does not read, its scores tell nothing.
+"""
 
 LEAST = 0.3
-"""The probability under which "nothing relevant" was right most often there."""
+"""The probability below which "nothing relevant" was right most often in that benchmark."""
 
 
 def any_hit(ranking: Ranking) -> Confidence:
-    """Whether there is a hit."""
+    """Return "ok" where there is a hit, else "none"."""
     return "ok" if ranking.hits else "none"
 
 
 def fit_calibration(scores: ArrayLike, relevant: ArrayLike) -> Calibration:
-    """The calibration that makes judgements most likely: n scores, and for each whether its passage is relevant.
+    """The maximum-likelihood calibration for n scores, with a judgement for each whether its passage is relevant.
 
-    Platt (1999), "Probabilistic outputs for support vector machines", whose targets are (r + 1) / (r + 2) of r
-    relevant ones and 1 / (s + 2) of s others, so that scores which tell all of them apart give finite numbers; by the
-    Newton method of Lin, Lin and Weng (2007), Machine Learning 68(3). Raises ConfigError for fewer than `FEWEST`
-    judgements, for those of one kind only, and for scores that are not finite, all equal, or fall with relevance.
+    Platt (1999), "Probabilistic outputs for support vector machines", with its targets (r + 1) / (r + 2) for r relevant
+    passages and 1 / (s + 2) for s others, so that perfectly separating scores give finite numbers; fitted by the Newton
+    method of Lin, Lin and Weng (2007), Machine Learning 68(3). Raises ConfigError for fewer than `FEWEST` judgements,
+    for judgements of one kind only, and for scores that are not finite, all equal, or fall with relevance.
     """
     found, judged = _fittable(scores, relevant)
     mean, sd = float(found.mean()), float(found.std())
@@ -118,10 +120,10 @@ def fit_calibration(scores: ArrayLike, relevant: ArrayLike) -> Calibration:
 
 
 def calibration_error(probabilities: ArrayLike, relevant: ArrayLike, *, bins: int = 10) -> float:
-    """How far probabilities are from frequencies, in [0, 1]; 0 is best.
+    """The expected calibration error of probabilities, in [0, 1]; 0 is best.
 
-    The mean distance over bins of equal width, weighted by what is in them: Naeini, Cooper and Hauskrecht (2015), AAAI;
-    Guo et al. (2017), ICML, eq. 3, here for the probability of relevance.
+    The mean distance of probability and frequency over bins of equal width, weighted by their counts: Naeini, Cooper
+    and Hauskrecht (2015), AAAI; Guo et al. (2017), ICML, eq. 3, here for the probability of relevance.
     """
     found, judged = _probabilities(probabilities, relevant)
     width = whole("bins", bins)
@@ -137,7 +139,7 @@ def brier_score(probabilities: ArrayLike, relevant: ArrayLike) -> float:
 
 
 def _newton(design: Doubles, targets: Doubles, weights: Doubles) -> tuple[float, float]:
-    """The weights of least loss: a row of `design` (n, 2) is a score and a 1."""
+    """The weights of least loss. A row of `design` (n, 2) is a score and a 1."""
     loss = _loss(design, targets, weights)
     for _ in range(_STEPS):
         fitted = 0.5 * (1.0 + np.tanh(design @ weights / 2))
@@ -185,22 +187,23 @@ def _paired(name: str, values: ArrayLike, relevant: ArrayLike) -> tuple[Doubles,
 
 
 MATCHED = Calibration(21.7582, -6.8034)
-"""Of the share of a question that a chunk matches, on questions in six languages: see the benchmark
-`abstention_languages`. Collections differ: fit your own with `fit_calibration`."""
+"""The calibration of a chunk's matched share, fitted on questions in six languages: see the benchmark
+`abstention_languages`. Collections differ: fit your own with `fit_calibration`.
+"""
 LEAST_SHARE = 0.27
-"""The probability under which "nothing relevant" was right most often there."""
+"""The probability below which "nothing relevant" was right most often in that benchmark."""
 SPOKEN = 0.4
-"""Where some chunk has a lower share of a question's words, it is taken for one in another language."""
+"""A collection with a lower share of a question's words counts as being in another language."""
 
 
 class MatchedShare(Stage):
-    """Votes with the share of a question that each hit matches, in [0, 1]; the order stays as it was.
+    """Adds a vote with the share of the question that each hit matches, in [0, 1]; the order does not change.
 
-    The share is the hit's BM25 score by the highest that a chunk could have for the question: words that are rare in
-    the collection weigh more. `words` is a `BM25` channel. Under `Pipeline(confidence=Threshold(MATCHED, LEAST,
-    "matched"))` the best share says whether anything relevant was found. Where the collection has fewer than two
-    fifths of the question's words, as of a question in another language, shares say nothing: there is no vote, and a
-    note. Raises ConfigError for a channel that does not say how high a score can be.
+    The share is the hit's BM25 score divided by the highest possible score for the question, so words that are rare in
+    the collection weigh more. `words` is a `BM25` channel. In a pipeline with `confidence=Threshold(MATCHED, LEAST,
+    "matched")` the best share decides whether anything relevant was found. Where the collection has fewer than two
+    fifths of the question's words, as for a question in another language, shares tell nothing: a note replaces the
+    votes. Raises ConfigError for a channel that gives no highest possible score.
     """
 
     refills = False
@@ -211,7 +214,7 @@ class MatchedShare(Stage):
         self.name = name
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        """The same hits, each with a vote more."""
+        """The same hits, each with a vote added."""
         scan = self.words.scan(query)
         if not isinstance(scan, KeywordScan):
             raise ConfigError(f"{self.name} goes by the scores of a BM25 channel, not by {self.words!r}")

@@ -1,4 +1,4 @@
-"""Reranking with a cross-encoder: each passage is read together with the query."""
+"""Reranking with a cross-encoder, which reads each passage together with the query."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Overtime: TypeAlias = Literal["stop", "warn"]
 
 SCORES_KEPT = 4096
 AT_ONCE = 8
-"""Passages between two looks at the clock, or at the scores."""
+"""The number of passages between checks of the time or the scores."""
 BATCH = 32
-"""Passages that a scorer is given at once where nothing is looked at."""
+"""The number of passages that a scorer gets at once where nothing is checked."""
 MAX_CANDIDATES = 100
 DEPTH = 20
-"""Hits asked for where fewer are wanted."""
+"""The fewest hits to request."""
 OPTIONS = (
     "max_chars",
     "passages",
@@ -48,39 +48,38 @@ OPTIONS = (
     "overtime",
     "calibration",
 )
-"""What the frameworks and presets pass on as it is."""
+"""The options that the frameworks and presets pass on unchanged."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class CrossEncoderRerank(Stage):
-    """Reads hits with a cross-encoder and orders them anew: all, of which it asks for 20 or more, or the first `depth`.
+    """Reranks hits with a cross-encoder: all hits, of which it requests at least 20, or the first `depth`.
 
-    Behind the first `depth` the others follow unscored, as they were.
+    Hits beyond `depth` follow unscored, in their order.
 
-    A hit's score becomes `(1 - blend) * order + blend * trust * logit`: the standard score of its place and score as
-    given, and of its logit, trusted less where logits are spread little, where none is probable, and where they do
-    not rise with the order given: a scorer that does not know the language or the matter changes little. `blend` is in
-    (0, 1]; with 1 the score is the logit itself, and the order given does not count. Its vote has the logit: unbounded,
-    higher is more relevant. See `rerank.blending`. Beside it stands the probability of relevance by the `calibration`,
-    or without one by that of the model where `CALIBRATIONS` has it.
+    A hit's score is `(1 - blend) * order + blend * trust * logit`, where `order` is the standard score of its given
+    place and score, and `logit` that of the scorer's output. Trust is low where the logits have little spread, where no
+    passage is probable, and where the logits do not rise with the given order, so that a scorer that does not know the
+    language or the subject changes little. `blend` is in (0, 1]; with 1 the score is the logit itself. The stage's vote
+    has the logit: unbounded, higher is more relevant. See `rerank.blending`. The vote also has the probability of
+    relevance, by the `calibration` or else by the model's in `CALIBRATIONS`, if any.
 
-    Reads the query's own text, not its variants, and of a chunk `max_chars` characters: the window that has most of
-    the query's words (`passages` "window"), or the first ("start"). Scores are kept between asks. `scorer` may be a
-    model's or a profile's name (`PROFILES`), found on first use. Of more than `max_candidates` hits to score the first
-    are, with a note and a warning in the log.
+    The scorer reads the query's own text, without variants, and `max_chars` characters of each chunk: the window with
+    most of the query's words (`passages` "window"), or the beginning ("start"). Scores are cached. `scorer` may be the
+    name of a model or a profile (`PROFILES`), loaded on first use. Of more than `max_candidates` hits only the first
+    are scored, with a note and a logged warning.
 
-    Passages are scored in their order, `batch_size` at a time, or at most eight where scoring may stop early. After
-    `timeout` seconds (None waits; loading the model does not count), or where the scorer fails, those that were scored
-    come first, in its order, the others follow in theirs, and the failure is noted. With `overtime` "warn" scoring goes
-    on, and a note says how long it took. With a `certainty` in (0, 1), scoring stops where the best `top_k` stay the
-    best with it: see `rerank.blending`. Where the first hit is ahead of the second by `sure` deviations of the scores
-    behind it, nothing is read, and a note says so.
+    Passages are scored in order, `batch_size` at a time, or at most eight where scoring may stop early. After `timeout`
+    seconds (None: no limit; loading the model does not count), or where the scorer fails, the hits scored so far come
+    first, by score, the others follow in their order, and a failure is added. With `overtime` "warn" scoring continues,
+    and a note gives its duration. With a `certainty` in (0, 1), scoring stops once the best `top_k` are final with this
+    probability: see `rerank.blending`. Where the first hit is ahead of the second by `sure` standard deviations of the
+    scores behind it, no passage is scored, and a note says so.
 
-    Failures, which `refine` raises: RerankerError for a number of scores that is not that of the passages,
-    InvalidScoreError for one that is NaN or infinite. `refine` takes what time it needs; in a search there is
-    SearchTimeoutError too. RerankerNotAvailableError or MissingExtraError, where the model cannot be had, a search
-    raises too.
+    `refine` raises RerankerError where the number of scores differs from that of the passages, and InvalidScoreError
+    for a score that is NaN or infinite; a search adds them as failures. Only a search has a time limit, and adds a
+    SearchTimeoutError. A search raises RerankerNotAvailableError or MissingExtraError where the model cannot be loaded.
     """
 
     blocking = True
@@ -139,7 +138,7 @@ class CrossEncoderRerank(Stage):
 
     @property
     def scorer_name(self) -> str:
-        """The name of the scorer, or that of the model which a profile's name stands for."""
+        """The name of the scorer, or of the model of a profile."""
         if isinstance(self.scorer, str):
             return canonical(PROFILES.get(self.scorer, self.scorer))
         return self.scorer.name
@@ -148,7 +147,7 @@ class CrossEncoderRerank(Stage):
         return max(k, min(self.depth or DEPTH, self.max_candidates))
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        """All at once, however long it takes."""
+        """Rerank all hits at once, without a time limit."""
         if self._is_sure(ranking):
             return ranking.failing(self._skipped())
         scores: list[float] = []
@@ -200,7 +199,7 @@ class CrossEncoderRerank(Stage):
         return [hit.score for hit in ranking.hits[: self._count(ranking)]]
 
     def _groups(self, query: Query, ranking: Ranking, scores: Sequence[float]) -> Iterator[list[str]]:
-        """The passages in their order, until `scores`, which grows meanwhile, are enough."""
+        """Yield groups of passages in order, until `scores`, which the caller extends, are enough."""
         passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
         stops = self.top_k is not None or (self.timeout is not None and self.overtime == "stop")
         size = min(AT_ONCE, self.batch_size) if stops else self.batch_size
@@ -212,7 +211,7 @@ class CrossEncoderRerank(Stage):
             yield passages[start : start + size]
 
     def _read(self, query: str, texts: Sequence[str]) -> list[str]:
-        """What is read of each text."""
+        """The part of each text that the scorer reads."""
         if self.passages == "start":
             return [text[: self.max_chars] for text in texts]
         windows = WindowSelector(query, self.max_chars).windows(texts)
@@ -230,7 +229,7 @@ class CrossEncoderRerank(Stage):
         return found.failing(Failure(self.name, "TooManyCandidates", said, degrades=False))
 
     def _calibrated(self, ranking: Ranking, scored: int) -> Ranking:
-        """The probabilities beside the scores of the first hits."""
+        """The ranking with probabilities in the votes of the first hits."""
         calibration = self._known()
         if calibration is None:
             return ranking
@@ -238,7 +237,7 @@ class CrossEncoderRerank(Stage):
         return replace(ranking, hits=(*probable, *ranking.hits[scored:]))
 
     def _known(self) -> Calibration | None:
-        """The calibration given, or that of the model where there is one."""
+        """The given calibration, or else that of the model, if any."""
         return self.calibration or CALIBRATIONS.get(self.scorer_name)
 
     def _is_sure(self, ranking: Ranking) -> bool:
@@ -293,7 +292,7 @@ class CrossEncoderRerank(Stage):
 def rank_passages(
     query: str, passages: Sequence[str], *, scorer: Scorer | str = DEFAULT_MODEL
 ) -> list[tuple[int, float]]:
-    """The index and score of each passage, by falling score, ties by rising index. Raises as `CrossEncoderRerank`."""
+    """The index and score of each passage, by falling score, ties by rising index. Raises like `CrossEncoderRerank`."""
     if not passages:
         return []
     found = shared_scorer(scorer) if isinstance(scorer, str) else scorer

@@ -1,4 +1,4 @@
-"""How alike the texts of hits are, by their vectors or by the shingles that they share, and stages that go by it."""
+"""The similarity of hits' texts, by vectors or by shared shingles, and the base class of stages that use it."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _FACTOR = 0x9E3779B97F4A7C15
 _KEPT = 2048
 _CELLS = 1 << 22
-"""Numbers of a table of shingles that are held at once."""
+"""The most entries of a table of shingles in memory at once."""
 
 
 class Likeness(ABC):
-    """How alike two texts are: 0 not at all, 1 the same. It goes by `Chunk.text`, which is what was searched."""
+    """The similarity of two texts (`Chunk.text`, which is what was searched): 0 for unrelated, 1 for equal texts."""
 
     blocking = False
     near: ClassVar[float]
-    """From where on two texts are nearly the same, unless one says otherwise."""
+    """The default similarity from which two texts are near duplicates."""
 
     @abstractmethod
     def rows(self, hits: Sequence[Hit]) -> Any:
-        """What is compared of each hit; it can be sliced."""
+        """The representation of each hit that is compared; it can be sliced."""
 
     @abstractmethod
     def table(self, rows: Any, start: int = 0) -> Alike:
-        """How alike all rows are with those from `start` on, of shape (n, n - start).
+        """The similarities of all rows with the rows from `start` on, of shape (n, n - start).
 
-        With itself a row may be anything.
+        A row's similarity with itself may be anything.
         """
 
 
 class Cosines(Likeness):
-    """The cosine of vectors, where one below 0 counts as 0: those that a channel has stored, else of embedded texts.
+    """The cosine of vectors, at least 0: a channel's stored vectors, or else those of embedded texts.
 
-    `own` gives the id under which a channel knows a hit.
+    `own` maps a hit's id to the id under which a channel stores its vector.
     """
 
     blocking = True
@@ -89,11 +89,12 @@ class Cosines(Likeness):
 
 
 class Shingles(Likeness):
-    """The resemblance of texts: of the runs of `size` words that are in either, the share that is in both.
+    """The resemblance of texts: the share of the runs of `size` words in either text that are in both.
 
-    Broder (1997), "On the resemblance and containment of documents", there estimated by sketches, here counted: exact
-    but for collisions of 64-bit hashes. Case and punctuation do not count; of scripts without spaces each character is
-    a word. A text of fewer words is one run; one without words is like no other. Runs are kept for the texts seen last.
+    Broder (1997), "On the resemblance and containment of documents", which estimates it by sketches; here it is exact
+    but for collisions of 64-bit hashes. Case and punctuation are ignored; in scripts without spaces each character is a
+    word. A text of fewer words is one run; a text without words resembles no other. The runs of recent texts are
+    cached.
     """
 
     near = 0.8
@@ -127,7 +128,7 @@ By: TypeAlias = Literal["shingles", "vectors"] | Likeness | VectorSource | Embed
 
 
 def likeness(by: By) -> Likeness | None:
-    """What texts are compared by; None for "vectors" that a pipeline is still to give. ConfigError for what is none."""
+    """The similarity measure for `by`; None for "vectors", set later by a pipeline. ConfigError for anything else."""
     if isinstance(by, Likeness):
         return by
     if not isinstance(by, str) and (isinstance(by, VectorSource) or is_embedder(by)):
@@ -138,7 +139,7 @@ def likeness(by: By) -> Likeness | None:
 
 
 def _shingles(text: str, size: int) -> Shingled:
-    """The different runs of words in a text as hashes, ascending."""
+    """The distinct runs of words in a text as hashes, ascending."""
     words = [crc32(word.encode("utf-8", "surrogatepass")) for word in _WORD.findall(text.casefold())]
     hashes = np.array(words, dtype=np.uint64)
     count = max(min(len(hashes), 1), len(hashes) - size + 1)
@@ -149,7 +150,7 @@ def _shingles(text: str, size: int) -> Shingled:
 
 
 def _shared(rows: Sequence[Shingled], start: int) -> Alike:
-    """How many shingles all rows share with those from `start` on; those with itself are not all counted."""
+    """The number of shingles that each row shares with the rows from `start` on; counts with itself are incomplete."""
     counts = np.zeros((len(rows), len(rows) - start), dtype=np.float32)
     every = np.concatenate([*rows, np.empty(0, dtype=np.uint64)])
     owners = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
@@ -157,7 +158,7 @@ def _shared(rows: Sequence[Shingled], start: int) -> Alike:
     first = np.ones(len(every), dtype=np.bool_)
     first[1:] = every[order[1:]] != every[order[:-1]]
     numbers = np.cumsum(first) - 1
-    common = np.bincount(numbers) > 1  # most shingles are of one text alone
+    common = np.bincount(numbers) > 1  # most shingles are in one text only
     chosen = common[numbers]
     owners, columns = owners[order[chosen]], (np.cumsum(common) - 1)[numbers[chosen]]
     total = int(common.sum())
@@ -177,9 +178,9 @@ C = TypeVar("C", bound="Comparing")
 class Comparing(Stage):
     """A stage that compares hits `by` their shingles or their vectors.
 
-    `by` is "shingles"; a vector channel, of which the stored vectors are taken, and where it has none of a hit the text
-    is embedded; an embedder; or "vectors", those of the pipeline's dense channel, which a preset gives it (`over`). By
-    vectors the stage is blocking, under `timeout` seconds.
+    `by` is "shingles"; a vector channel, whose stored vectors are used, while hits without one are embedded; an
+    embedder; or "vectors", for those of the pipeline's dense channel, which a preset sets (`over`). By vectors the
+    stage is blocking, under `timeout` seconds.
     """
 
     def __init__(self, by: By, timeout: float | None) -> None:
@@ -190,12 +191,12 @@ class Comparing(Stage):
 
     @property
     def likeness(self) -> Likeness | None:
-        """What hits are compared by; None for the vectors of a pipeline's dense channel."""
+        """The similarity measure; None for the vectors of a pipeline's dense channel that is not set yet."""
         return self._by
 
     @property
     def by(self) -> Likeness:
-        """What hits are compared by; ConfigError where nobody has said which vectors."""
+        """The similarity measure; ConfigError where the vectors are not set."""
         if self._by is None:
             raise ConfigError(f"{self.name} goes by vectors and was given none: say by=kb.dense(), or by='shingles'")
         return self._by
@@ -209,7 +210,7 @@ class Comparing(Stage):
         return self.comparing(Cosines(dense))
 
     def comparing(self: C, by: Likeness) -> C:
-        """This stage by something else."""
+        """This stage with another similarity measure."""
         twin = copy.copy(self)
         twin._by = by
         return twin
@@ -220,7 +221,7 @@ class Comparing(Stage):
 
 
 def by_place(stage: Stage) -> Stage:
-    """The stage for hits that are told by their places (see `stages.place_id`): vectors are stored by their own ids."""
+    """The stage for hits under place ids (see `stages.place_id`): it looks up stored vectors by the hits' own ids."""
     if not isinstance(stage, Comparing) or not isinstance(stage.by, Cosines):
         return stage
     return stage.comparing(Cosines(stage.by.source, id_at))

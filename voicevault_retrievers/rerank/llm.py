@@ -1,7 +1,4 @@
-"""Reranking with a language model, which sees all passages at once.
-
-Listwise, after Sun et al. (2023), EMNLP, "Is ChatGPT good at search?", section 3, with JSON as the answer.
-"""
+"""Reranking with a language model that sees all passages at once."""
 
 from __future__ import annotations
 
@@ -32,29 +29,29 @@ Answer with nothing but a JSON list of the numbers of the best {count} passages,
 
 ANSWERS_KEPT = 64
 DEPTH = 50
-"""Hits asked for where fewer are wanted."""
+"""The fewest hits to request."""
 ROOM = 120_000
-"""How many bytes of UTF-8 the passages of a prompt have together: about 30,000 tokens of English."""
+"""The most bytes of UTF-8 of a prompt's passages together: about 30,000 tokens of English."""
 _NUMBER_KEYS = ("number", "index", "id", "passage")
 
 
 class LLMRerank(Stage):
-    """Puts hits in the order of a language model's answers: all, of which it asks for 50 or more, or the first `depth`.
+    """Orders hits by a language model's answers: all hits, of which it requests at least 50, or the first `depth`.
 
-    Reads the query's own text, not its variants, and whole chunks: the first `max_chars` characters of each where that
-    is given, and where those of a prompt have more than 120,000 bytes together, the longest are cut. The model is asked
-    for the numbers of the best `top_n` (None: of all) as JSON. Numbers that it invents or repeats are ignored; hits
-    that it leaves out follow in the order they came. No hit is dropped, and none has a score: a model gives an order.
-    Answers are kept between asks. A model with an async `acomplete` is awaited by async searches.
+    The model reads the query's own text, without variants, and whole chunks, or the first `max_chars` characters of
+    each. Where the passages of a prompt have more than 120,000 bytes together, the longest are cut. The model is asked
+    for the numbers of the best `top_n` passages (None: all) as JSON. Invented and repeated numbers are ignored; hits
+    that the answer omits follow in their order. No hit is dropped, and none has a score: a model gives an order.
+    Answers are cached. Async searches await a model's `acomplete`.
 
-    One prompt holds all of them, or with `window` so many: the first prompt the last hits, each further one those that
-    begin `stride` (None: half a window) before, until one holds the first. So a hit can rise from anywhere to the
-    front, with at most `window - stride` others. Where one prompt fails, all hits stay as they came.
+    One prompt holds all passages, or with `window` at most as many: the first prompt has the last hits, and each
+    further prompt begins `stride` hits earlier (None: half a window), up to the first hit. So a hit can rise from
+    anywhere to the front, with at most `window - stride` others. Where a prompt fails, all hits keep their order.
 
-    `prompt` has the fields `{query}`, `{passages}` and, where it likes, `{count}`; other braces stay. The query
-    is a JSON string and each passage a JSON object on its own line, so no text can end its passage or begin another.
-    `timeout` is in seconds, for all prompts together; None waits. Raises RerankerError for an answer without JSON that
-    names a passage.
+    `prompt` has the fields `{query}`, `{passages}` and optionally `{count}`; other braces stay. The query is a JSON
+    string and each passage a JSON object on its own line, so no text can end its passage or begin another. `timeout` is
+    in seconds, for all prompts together; None waits. Raises RerankerError for an answer without JSON that names a
+    passage.
     """
 
     blocking = True
@@ -95,7 +92,7 @@ class LLMRerank(Stage):
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         hits, end = list(ranking.hits), time.monotonic() + (self.timeout or math.inf)
         for window in self._windows(len(hits)):
-            if time.monotonic() > end:  # nobody waits any more: what the model would say is lost
+            if time.monotonic() > end:  # the search has timed out, so further answers would be lost
                 raise SearchTimeoutError(f"{self.name} did not come to its last prompt within its {self.timeout:g} s")
             asked = self._asked(query, hits[window])
             answer = self._kept.get(asked)
@@ -107,7 +104,7 @@ class LLMRerank(Stage):
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         """`refine` on the running event loop."""
         hits = list(ranking.hits)
-        model: Any = self.model  # an `acomplete` is no part of the protocol
+        model: Any = self.model  # the protocol has no `acomplete`
         for window in self._windows(len(hits)):
             asked = self._asked(query, hits[window])
             answer = self._kept.get(asked)
@@ -117,7 +114,7 @@ class LLMRerank(Stage):
         return self._voted(ranking, hits)
 
     def _windows(self, found: int) -> list[slice]:
-        """The places that each prompt holds, those of the first prompt first."""
+        """The slice of hits in each prompt, in the order of the prompts."""
         read = min(found, self.depth or found)
         size = min(self.window or read, read)
         starts = (*range(read - size, 0, -(self.stride or size // 2 or 1)), 0) if read else ()
@@ -133,7 +130,7 @@ class LLMRerank(Stage):
         )
 
     def _ordered(self, hits: Sequence[Hit], asked: str, answer: Any) -> list[Hit]:
-        """The hits of a prompt as its answer orders them; the answer is kept."""
+        """The hits of a prompt in the order of its answer, which is cached."""
         best = numbers_in(answer, len(hits), wanted=self.top_n)
         self._kept.put(asked, answer)
         return [hits[number - 1] for number in dict.fromkeys((*best, *range(1, len(hits) + 1)))]
@@ -152,11 +149,11 @@ class LLMRerank(Stage):
 
 
 def numbers_in(answer: Any, count: int, *, wanted: int | None = None) -> list[int]:
-    """The numbers from 1 to `count` that a model's answer lists, each once, in its order.
+    """The numbers from 1 to `count` that a model's answer lists, each once, in the order of the answer.
 
-    Of several lists one of `wanted` numbers counts, else the one that names most, of equals the last; one that only
-    repeats all of the numbers counts where there is no other. Lists of one number each are read as one. Raises
-    RerankerError where none names any.
+    Of several lists, one of `wanted` numbers counts, else the longest, among equals the last; a list that only repeats
+    all numbers counts where there is no other. Lists of one number each are read as a single list. Raises RerankerError
+    where no list names a passage.
     """
     if not isinstance(answer, str):
         raise RerankerError(f"the language model gave a {type(answer).__name__}, not a text")
@@ -174,7 +171,7 @@ def numbers_in(answer: Any, count: int, *, wanted: int | None = None) -> list[in
 
 
 def _fitted(passages: Sequence[str]) -> list[str]:
-    """The passages, of which the longest are cut to one length in bytes where all together have more than `ROOM`."""
+    """The passages, the longest cut to a common length in bytes where together they exceed `ROOM`."""
     encoded = [passage.encode("utf-8", "replace") for passage in passages]
     left, length = ROOM, ROOM
     for at, size in enumerate(sorted(map(len, encoded))):
@@ -186,7 +183,7 @@ def _fitted(passages: Sequence[str]) -> list[str]:
 
 
 def _number(item: Any) -> int:
-    """The number that an entry of a list says; 0 where it says none."""
+    """The number in a list's entry; 0 where there is none."""
     if isinstance(item, dict):
         item = next((item[key] for key in _NUMBER_KEYS if key in item), None)
     if isinstance(item, float) and item.is_integer():

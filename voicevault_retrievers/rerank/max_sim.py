@@ -1,4 +1,4 @@
-"""Reranking by late interaction: each token of the query looks for the one in the passage that is most like it."""
+"""Reranking by late interaction: each query token is matched with the most similar token of the passage."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Tokens: TypeAlias = NDArray[np.float32]
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEPTH = 20
-"""Hits asked for where fewer are wanted."""
+"""The fewest hits to request."""
 PASSAGES_KEPT = 128
-"""At 256 tokens of 384 numbers each these are 50 MB."""
+"""The number of cached passages; at 256 tokens of 384 numbers each they take 50 MB."""
 
 
 @runtime_checkable
 class TokenEmbedder(Protocol):
-    """Turns texts into a vector for each of their tokens. One that reads queries otherwise has `embed_query_tokens`."""
+    """Embeds each token of a text. An embedder that treats queries differently has `embed_query_tokens`."""
 
     @property
     def name(self) -> str: ...
 
     def embed_tokens(self, texts: Sequence[str]) -> Sequence[ArrayLike]:
-        """An array of shape (tokens, dimension) per text, in their order; rows may have any length but 0."""
+        """An array of shape (tokens, dimension) per text, in order; rows may have any length but 0."""
         ...
 
 
 class MaxSimRerank(Stage):
-    """Puts hits in the order of `max_sim` with the query: all, of which it asks for 20 or more, or the first `depth`.
+    """Orders hits by `max_sim` with the query: all hits, of which it requests at least 20, or the first `depth`.
 
-    Behind the first `depth` the others follow unscored, in their order.
+    Hits beyond `depth` follow unscored, in their order.
 
-    Late interaction of Khattab and Zaharia (2020), SIGIR, "ColBERT". A model that was trained for it does better than
-    all-MiniLM-L6-v2, whose tokens were trained for their mean alone: bring one as a `TokenEmbedder`. `embedder` may be
-    the name of a model for `OnnxTokenEmbedder`, loaded on first use.
+    Late interaction of Khattab and Zaharia (2020), SIGIR, "ColBERT". A model trained for late interaction does better
+    than all-MiniLM-L6-v2, whose tokens were trained for their mean only: pass one as a `TokenEmbedder`. `embedder` may
+    be the name of a model for `OnnxTokenEmbedder`, loaded on first use.
 
-    Reads the query's own text, not its variants, and the first `max_chars` characters of a chunk, whose tokens are kept
-    between asks. Where the query has no token, the ranking stays as it is, with a note. `timeout` is in seconds; None
-    waits. Raises RerankerError for arrays of another number or shape than expected, InvalidScoreError for a row that is
+    The embedder reads the query's own text, without variants, and the first `max_chars` characters of a chunk, whose
+    tokens are cached. Where the query has no token, the ranking stays unchanged, with a note. `timeout` is in seconds;
+    None waits. Raises RerankerError for an unexpected number or shape of arrays, InvalidScoreError for a row that is
     zero or not finite, and what the embedder raises.
     """
 
@@ -114,7 +114,7 @@ class MaxSimRerank(Stage):
         return [self._unit(at, rows) for at, rows in enumerate(found)]
 
     def _unit(self, at: int, rows: ArrayLike) -> Tokens:
-        """Rows of length 1."""
+        """The rows scaled to length 1."""
         matrix = np.asarray(rows, dtype=np.float64)
         said = f"the embedder {self.embedder.name!r} gave for text {at}"
         if matrix.ndim != 2:
@@ -134,8 +134,8 @@ class MaxSimRerank(Stage):
 def max_sim(query: Tokens, passage: Tokens) -> float:
     """The mean over the query's tokens of the highest cosine with a token of the passage, in [-1, 1].
 
-    (q, d) and (p, d), rows of length 1, q at least 1; -1 for a passage without tokens. ColBERT has the sum: divided by
-    q it gives the same order, and scores of queries of any length compare.
+    The arrays have shapes (q, d) and (p, d), with rows of length 1 and q at least 1; -1 for a passage without tokens.
+    ColBERT uses the sum. Dividing it by q keeps the order, and makes scores comparable between queries.
     """
     if not len(passage):
         return -1.0

@@ -1,4 +1,4 @@
-"""Maximal marginal relevance: each hit next that is relevant and unlike those before it."""
+"""Maximal marginal relevance: picks next the hit that is relevant and unlike the hits before it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from voicevault_retrievers.rerank.likeness import By, Comparing
 
 
 class MMR(Comparing):
-    """Orders hits by maximal marginal relevance: all, of which it asks for 100 or more, or the first `depth`.
+    """Orders hits by maximal marginal relevance: all hits, of which it requests at least 100, or the first `depth`.
 
-    Behind the first `depth` the others follow unscored, in their order.
+    Hits beyond `depth` follow unscored, in their order.
 
-    Each place goes to the hit of the highest `lambda_mult * relevance - (1 - lambda_mult) * likeness`, its likeness to
-    the most alike of those before it; ties by ascending id. That is its score: in [-1, 1], and it falls. `lambda_mult`
-    is in [0, 1]: 1 goes by relevance alone. The relevance of a hit is its score, scaled so that the highest is 1 and
-    the lowest 0, or where one has no score its rank, scaled alike. `by` and `timeout` are as of `Comparing`.
+    Each place goes to the hit with the highest `lambda_mult * relevance - (1 - lambda_mult) * likeness`, where likeness
+    is the highest similarity to a hit already placed; ties by ascending id. This value is the hit's score: in [-1, 1],
+    and falling. `lambda_mult` is in [0, 1]; 1 uses relevance only. A hit's relevance is its score, scaled so that the
+    highest is 1 and the lowest 0, or where a score is missing, its rank, scaled likewise. For `by` and `timeout` see
+    `Comparing`.
 
     Carbonell, Goldstein (1998), "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
-    Summaries". There relevance is the cosine with the query; here it is what fusion and rerankers made of it.
+    Summaries". There relevance is the cosine with the query; here it comes from fusion and rerankers.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class MMR(Comparing):
 
 
 def share(name: str, value: float) -> float:
-    """The value, when it is a number from 0 to 1."""
+    """Return the value where it is a number from 0 to 1; ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"{name} is a number from 0 to 1, not {value!r}")
     return float(value)
@@ -72,16 +73,16 @@ def share(name: str, value: float) -> float:
 
 def _relevance(hits: Sequence[Hit]) -> NDArray[np.float64]:
     given = [hit.score for hit in hits if hit.score is not None]
-    # Halves, so that the difference of the largest numbers is finite.
+    # Halving keeps the difference of the largest numbers finite.
     values = np.array(given if len(given) == len(hits) else range(len(hits), 0, -1)) / 2
     low, high = values.min(), values.max()
     return (values - low) / (high - low) if high > low else np.ones(len(hits))
 
 
 def _greedy(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> Iterator[tuple[int, float]]:
-    """The places in the order chosen, each with its marginal relevance; of equal ones the first place."""
+    """Yield the positions in the chosen order, each with its marginal relevance; ties by position."""
     worth = gains.copy()
-    ahead = gains - costs  # row i: no place is worth more once i is chosen
+    ahead = gains - costs  # row i bounds the worth of every position once i is chosen
     for _ in range(len(gains)):
         at = int(worth.argmax())
         yield at, float(worth[at])
@@ -90,6 +91,6 @@ def _greedy(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> Iterator[
 
 
 def _voted(hit: Hit, vote: Vote) -> Hit:
-    """A hit with a vote and its score; built at once, for there are many."""
+    """The hit with a vote and the vote's score, built directly, as this runs for many hits."""
     votes = (*(own for own in hit.votes if own.stage != vote.stage), vote)
     return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by, hit.over_budget)

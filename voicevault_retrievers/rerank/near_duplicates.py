@@ -1,4 +1,4 @@
-"""Not the same text twice."""
+"""Removal of near-duplicate texts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from voicevault_retrievers.rerank.mmr import share
 
 _AT_ONCE = 256
 _ROUNDING = 1e-6
-"""More than the roundings of a cosine: in what order it is summed is not to decide."""
+"""More than the rounding errors of a cosine, so that the order of summation decides nothing."""
 
 
 class NearDuplicates(Comparing):
-    """Drops each hit whose text is nearly that of one before it, which was kept; keeps the order of the others.
+    """Drops each hit whose text is nearly equal to that of a kept hit before it; the others keep their order.
 
-    Nearly: alike by `threshold` or more, in [0, 1]; None is 0.8 of the shingles, or a cosine of 0.95. To fill k, deeper
-    hits are taken; where none are left there are fewer. `by` and `timeout` are as of `Comparing`.
+    Nearly equal means a similarity of `threshold` or more, in [0, 1]; None means 0.8 for shingles and 0.95 for cosines.
+    Deeper hits fill up k; where none are left there are fewer. For `by` and `timeout` see `Comparing`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class NearDuplicates(Comparing):
         kept = np.zeros(len(ranking), dtype=np.bool_)
         for start in range(0, len(ranking), _AT_ONCE):
             stop = min(start + _AT_ONCE, len(ranking))
-            alike = np.triu(self.by.table(rows[:stop], start) >= limit, 1 - start)  # with those before it
+            alike = np.triu(self.by.table(rows[:stop], start) >= limit, 1 - start)  # each hit and those before it
             found = alike.any(axis=0)
             kept[start:stop] = ~found
             for at in np.flatnonzero(found):

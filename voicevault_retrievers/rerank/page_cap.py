@@ -1,4 +1,4 @@
-"""At most so many chunks of one page."""
+"""A cap on the number of chunks of one page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from voicevault_retrievers.errors import ConfigError
 class PageCap(Stage):
     """Drops hits beyond the first `max_chunks_per_page` of their page, and keeps the order.
 
-    The cap is hard. To fill k, deeper hits of other pages are taken; where none are left there are fewer. Hits
-    without a page are not capped, unless `max_chunks_per_document` is set, which caps each file's. None caps none;
-    raises ConfigError where both are None.
+    The cap is strict. Deeper hits of other pages fill up k; where none are left there are fewer. Hits without a page
+    are capped only by `max_chunks_per_document`, which limits the hits of each file. None means no cap; raises
+    ConfigError where both are None.
     """
 
     name = "page_cap"

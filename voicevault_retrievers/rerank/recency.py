@@ -1,4 +1,4 @@
-"""Reranking by age: what is new rises."""
+"""Reranking by age, which favours recent hits."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _ISO = re.compile(
 class RecencyRerank(Stage):
     """Orders hits, or the first `depth`, by scaled score + `weight * 0.5 ** (age_days / half_life_days)`.
 
-    The scaled score is the candidates' score brought to [0, 1] by their lowest and highest; 1 where all are equal.
-    Where no hit has a score, it is that of 1 / rank. Hits below a reranker's depth, which have no score while others
-    do, follow unscored in their order, as those beyond `depth` do.
+    Scaled scores are the candidates' scores scaled from their lowest and highest to [0, 1]; 1 where all are equal.
+    Where no hit has a score, 1 / rank is scaled. Hits beyond `depth`, and hits without a score while others have one,
+    follow unscored in their order.
 
-    The age is that of `metadata[date_key]`, of several keys the first with a date, counted from the query's
-    `reference_date`, else from this one's, else from now. A date is a datetime, a date, ISO 8601 text or seconds since
-    1970; without a time zone it is UTC. A future date has age 0. A hit without a date gets nothing added, nor does one
-    whose date cannot be read, which is noted; so is that no hit has a date. The stage's vote has a part for the scaled
-    score and one for the recency; they add up to the score exactly.
+    The age is that of `metadata[date_key]`, or of the first of several keys with a date, measured from the query's
+    `reference_date`, else from this stage's, else from now. A date is a datetime, a date, ISO 8601 text or seconds
+    since 1970; without a time zone it is UTC. A future date has age 0. A hit without a readable date gets no addition.
+    A note reports unreadable dates, and also that no hit has a date. The stage's vote has a part for the scaled score
+    and one for the recency; they add up to the score exactly.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RecencyRerank(Stage):
 
 
 def _candidates(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits that have a score; all where none has."""
+    """The hits that have a score; all hits where none has."""
     return [hit for hit in hits if hit.score is not None] or list(hits)
 
 
@@ -126,7 +126,7 @@ def _scaled(hits: Sequence[Hit]) -> list[float]:
 
 
 def _age(moment: datetime, reference: datetime) -> float:
-    """Days from a moment to the reference; 0 for one after it."""
+    """Days from a moment to the reference; 0 for a later moment."""
     return max(0.0, (reference - moment).total_seconds() / _DAY)
 
 
@@ -138,8 +138,8 @@ def _reference(given: Any) -> datetime | None:
 
 
 def _moment(value: Any) -> datetime | None:
-    """The moment that a value says, aware; None where there is none. ValueError for what is not a date."""
-    if value is None or value == "" or value != value:  # what pandas has for a missing date is not even equal to itself
+    """An aware datetime for a value; None where the value is missing. ValueError for a value that is no date."""
+    if value is None or value == "" or value != value:  # pandas' missing dates are not equal to themselves
         return None
     if isinstance(value, datetime):
         return _utc(value)
@@ -157,7 +157,7 @@ def _utc(moment: datetime) -> datetime:
 
 
 def _parsed(text: str) -> datetime:
-    """ISO 8601 text, alike in every version of Python: `datetime.fromisoformat` reads few forms before 3.11."""
+    """Parse ISO 8601 text. `datetime.fromisoformat` supports few forms before Python 3.11."""
     match = _ISO.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no date")

@@ -1,4 +1,4 @@
-"""Scorers: a query and passages to logits, unbounded, higher is more relevant. Models load on first use."""
+"""Scorers: score passages against a query as logits, unbounded, higher is more relevant. Models load on first use."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from voicevault_retrievers.models.weights import (
 )
 
 DEFAULT_MODEL = canonical(PROFILES["accurate"])
-"""The cross-encoder where none is named: the one whose weights come in a package (extra `offline`)."""
+"""The default cross-encoder, whose weights come in a package (extra `offline`)."""
 
 
 class GraphScorer:
-    """What cross-encoders in ONNX graphs share. Scores are raw logits.
+    """The base class of cross-encoders in ONNX graphs. Scores are raw logits.
 
     Query and passage together are cut to `max_tokens`, the longer first. Raises RerankerNotAvailableError where the
-    model cannot be loaded, RerankerError where it fails on a batch or does not give one score per passage.
+    model cannot be loaded, RerankerError where it fails on a batch or does not return one score per passage.
     """
 
     _runner: GraphModel
@@ -56,21 +56,21 @@ class GraphScorer:
 
     @property
     def precision_used(self) -> str | None:
-        """What scores are computed in; None before the model is loaded."""
+        """The precision in which scores are computed; None before the model is loaded."""
         return self._runner.precision_used
 
     @property
     def precision_reason(self) -> str | None:
-        """Why; None before the model is loaded."""
+        """The reason for the precision; None before the model is loaded."""
         return self._runner.precision_reason
 
     def load(self) -> None:
-        """Load the model now rather than with the first score."""
+        """Load the model now instead of with the first score."""
         with _available(self.model):
             self._runner.load()
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """One logit per passage, in their order."""
+        """One logit per passage, in order."""
         self.load()
         scores = [0.0] * len(passages)
         for at, logits, _ in self._batches(query, passages):
@@ -91,8 +91,8 @@ class GraphScorer:
 class OnnxScorer(GraphScorer):
     """A cross-encoder through onnxruntime on the CPU: a known model by name, a folder, or from the hub by name.
 
-    A graph that quantises its activations scores each passage alone, so that a score does not depend on the passages
-    beside it (see `OnnxModel`); `batch_size` is for the others.
+    A graph that quantises its activations scores each passage alone, so that a score does not depend on other passages
+    (see `OnnxModel`); `batch_size` applies to other graphs.
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, *, max_tokens: int = 512, batch_size: int = 32) -> None:
@@ -103,8 +103,8 @@ class OnnxScorer(GraphScorer):
 class OpenVinoScorer(GraphScorer):
     """A cross-encoder through OpenVINO on the CPU: a known model by name, a folder, or from the hub by name.
 
-    `precision` as of `OpenVinoModel`. One pair is computed at a time: in bfloat16 others beside it would change its
-    score, by up to .01, and four together are only a tenth faster.
+    For `precision` see `OpenVinoModel`. By default pairs are scored one at a time: in bfloat16 other pairs in a batch
+    change a score by up to .01, and batches of four are only a tenth faster.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class OpenVinoScorer(GraphScorer):
 class SentenceTransformerScorer:
     """A sentence-transformers CrossEncoder from a folder, or from the hub by name.
 
-    Raw logits: the model's own activation is left out. Only safetensors are read, and no code that comes with a model
-    is run. Raises RerankerNotAvailableError where the model cannot be loaded.
+    Scores are raw logits, without the model's own activation. Only safetensors are read, and no code that comes with a
+    model is run. Raises RerankerNotAvailableError where the model cannot be loaded.
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, *, device: str | None = None, batch_size: int = 32) -> None:
@@ -147,7 +147,7 @@ class SentenceTransformerScorer:
         return self.model
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
-        """One logit per passage, in their order."""
+        """One logit per passage, in order."""
         model = self._found()
         if not passages:
             return []
@@ -155,10 +155,10 @@ class SentenceTransformerScorer:
         return _single(self.name, model.predict(pairs, batch_size=self.batch_size, show_progress_bar=False))
 
     def load(self) -> None:
-        """Load the model now rather than with the first score."""
+        """Load the model now instead of with the first score."""
         self._found()
 
-    def _found(self) -> Any:  # an object of an optional library
+    def _found(self) -> Any:  # Any: an object of an optional library
         with self._lock, _available(self.model):
             if self._loaded is None:
                 library = require("sentence_transformers", extra="sentence-transformers")
@@ -183,7 +183,7 @@ class CallableScorer:
         return self._name
 
     def score(self, query: str, passages: Sequence[str]) -> Sequence[float]:
-        """What the function gives."""
+        """The function's scores."""
         return self.function(query, passages)
 
     def __repr__(self) -> str:
@@ -191,9 +191,9 @@ class CallableScorer:
 
 
 def load_scorer(name: str = DEFAULT_MODEL, backend: str = "auto") -> Scorer:
-    """A scorer by the name of a profile or of its model, or from a folder.
+    """A scorer by the name of a profile or model, or from a folder.
 
-    `auto` takes openvino where openvino, onnx, tokenizers and the weights are there, else onnx where onnxruntime,
+    `auto` chooses openvino where openvino, onnx, tokenizers and the weights are installed, else onnx where onnxruntime,
     tokenizers and the weights are, else sentence-transformers. Raises ConfigError for an unknown backend,
     MissingExtraError where `auto` finds none.
     """
@@ -202,12 +202,12 @@ def load_scorer(name: str = DEFAULT_MODEL, backend: str = "auto") -> Scorer:
 
 
 def backend_of(scorer: Scorer) -> Backend | None:
-    """The backend with which `load_scorer` makes a scorer of this class; None of any other class."""
+    """The backend for which `load_scorer` makes a scorer of this class; None for any other class."""
     return next((backend for backend, kind in _SCORERS.items() if kind is type(scorer)), None)
 
 
 def shared_scorer(name: str) -> Scorer:
-    """`load_scorer`, once in a process for each model: it is in memory once, however many stages read it."""
+    """The process-wide shared scorer of a model from `load_scorer`, so that stages share one copy in memory."""
     model = canonical(PROFILES.get(name, name))
     with _SHARING:
         if model not in _SHARED:
@@ -232,7 +232,7 @@ def _available(model: str) -> Iterator[None]:
 
 
 def _unless_said(error: Exception, remedy: str) -> str:
-    """What to do, behind an error that does not say it itself."""
+    """The remedy to append to an error; empty where the error already names it."""
     return "" if remedy in str(error) else f" {remedy}"
 
 

@@ -1,4 +1,4 @@
-"""Reranking by a sum of signals: fused score, cosine, BM25 score, place in the document; the vote spells it out."""
+"""Reranking by a weighted sum of signals: fused score, cosine, BM25 score, position in the document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voicevault_retrievers.rerank.blending import rescored
 
 
 class Signal(NamedTuple):
-    """What one signal says of one hit: its value, higher is better, and `adds`, its part of the sum."""
+    """One signal of one hit: its value, higher is better, its weight, and `adds`, its part of the sum."""
 
     value: float | None
     weight: float
@@ -25,10 +25,10 @@ class Signal(NamedTuple):
 
 
 def summed(ranking: Ranking, stage: str, signals: Sequence[Mapping[str, Signal]]) -> Ranking:
-    """The first hits, one for each entry of `signals`, in the order of the sums; the rest follow unscored.
+    """The first hits, one per entry of `signals`, ordered by their sums; the rest follow unscored.
 
-    A score is `math.fsum` of what its signals add. The stage's vote has a part for each: the value as its score, the
-    weight, what it adds as its contribution, and its rank by what this signal adds.
+    A score is `math.fsum` of the signals' `adds`. The stage's vote has a part for each signal: the value as its score,
+    the weight, `adds` as its contribution, and its rank by `adds`.
     """
     head = ranking.ids[: len(signals)]
     votes = _votes(dict(zip(head, signals, strict=True)))
@@ -56,21 +56,22 @@ WEIGHTS: Mapping[str, float] = {"fused": 0.4, "semantic": 0.3, "keyword": 0.2, "
 
 
 class WeightedRerank(Stage):
-    """Orders hits by a weighted sum of four signals: all, of which it asks for 100 or more, or the first `depth`.
+    """Orders hits by a weighted sum of four signals: all hits, of which it requests at least 100, or the first `depth`.
 
-    Behind the first `depth` the others follow unscored, in their order.
+    Hits beyond `depth` follow unscored, in their order.
 
-    `fused` is the sum of the channels' contributions (`Hit.fused`), divided by the highest of the candidates where
-    `scale_fused`; None is where that is above 1, as it is not of RRF, so that it outweighs no other signal. `semantic`
-    is the cosine, where one below 0 counts as 0. `keyword` is the BM25 score divided by the highest of the candidates,
-    and at least -1. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the metadata under these keys.
-    Cosine and BM25 score are the best votes of the semantic and the keyword channels. A cosine that no channel gave is
-    asked of `dense`, where it is given: then the stage is blocking, under `timeout` seconds.
+    `fused` is the sum of the channels' contributions (`Hit.fused`). With `scale_fused` it is divided by the highest
+    among the candidates; None scales only where the highest is above 1, so that RRF is not scaled and no fused score
+    outweighs the other signals. `semantic` is the cosine, at least 0. `keyword` is the BM25 score divided by the
+    highest among the candidates, at least -1. `position` is `1 - chunk_index / max(1, chunks_in_file - 1)`, from the
+    metadata under these keys.
 
-    What is not known adds 0: a channel that did not find the hit or gave no score, a hit without a place, and the
-    fused score where no fusion took part. Where places count and no hit has one, a note says so. `weights` are those
-    that differ from `WEIGHTS`. The stage's vote has a part for each signal; their contributions add up to the score
-    exactly.
+    Cosine and BM25 score are the highest votes of the semantic and the keyword channels. `dense`, where given, computes
+    the cosines that no channel gave: then the stage is blocking, under `timeout` seconds.
+
+    Unknown signals add 0: of a channel that did not find the hit or gave no score, of a hit without a position, and the
+    fused score without a fusion. Where positions have a weight and no hit has one, a note says so. `weights` override
+    those in `WEIGHTS`. The stage's vote has a part for each signal; their contributions add up to the score exactly.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class WeightedRerank(Stage):
         return values
 
     def _cosines(self, query: Query, hits: Sequence[Hit]) -> tuple[dict[str, float], list[Failure]]:
-        """The cosines that are known; and a note where `dense` was asked for the others and cannot tell."""
+        """The known cosines, with a note where `dense` cannot compute the missing ones."""
         cosines = _known((hit.chunk.id, _best(hit, "semantic")) for hit in hits)
         missing = [hit.chunk.id for hit in hits if hit.chunk.id not in cosines]
         if self.dense is None or not missing:
@@ -143,14 +144,14 @@ class WeightedRerank(Stage):
         return {**cosines, **{chunk_id: found[chunk_id] for chunk_id in missing if chunk_id in found}}, []
 
     def _unplaced(self, hits: Sequence[Hit], positions: Mapping[str, float]) -> list[Failure]:
-        """A note where places count and no hit has one."""
+        """A note where positions have a weight and no hit has a position."""
         if not hits or positions or not self.weights["position"]:
             return []
         said = f"no hit has {self.chunk_index_key!r} and {self.chunks_in_file_key!r}: places in documents add nothing"
         return [Failure(self.name, "NoPositions", said, degrades=False)]
 
     def _position(self, metadata: Mapping[str, Any]) -> float | None:
-        """1 for the first chunk of a file, 0 for the last; None where it is not known."""
+        """1 for the first chunk of a file, 0 for the last; None where the metadata lacks the numbers."""
         index, count = _count(metadata.get(self.chunk_index_key)), _count(metadata.get(self.chunks_in_file_key))
         return None if index is None or count is None else max(0.0, 1.0 - index / max(1, count - 1))
 
@@ -174,7 +175,7 @@ def _weights(given: Mapping[str, float]) -> dict[str, float]:
 
 
 def _best(hit: Hit, kind: ChannelKind) -> float | None:
-    """The highest score that a channel of this kind gave the hit; None where none did."""
+    """The highest score that a channel of this kind gave the hit; None where there is none."""
     leaves = (leaf for vote in hit.votes for leaf in vote.leaves())
     return max((leaf.score for leaf in leaves if leaf.kind == kind and leaf.score is not None), default=None)
 

@@ -1,8 +1,8 @@
-"""The window of a long passage that matches a query best: what a reranker reads, where it cannot read all.
+"""The window of a long passage that matches a query best: the part that a reranker reads.
 
 Callan (1994), SIGIR, "Passage-level evidence in document retrieval": a document is as relevant as its best window of
-fixed length. Kaszkiel and Zobel (2001), JASIST 52(4), "Effective ranking with arbitrary passages": windows may begin
-at any word, which is how these do.
+fixed length. Kaszkiel and Zobel (2001), JASIST 52(4), "Effective ranking with arbitrary passages": windows may begin at
+any word, as they do here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from voicevault_retrievers.text.terms import LONGEST
 Window: TypeAlias = tuple[int, int]
 
 _Match: TypeAlias = tuple[int, int, int]
-"""Where a word of the query starts and ends in a passage, and the number of its term."""
+"""The start and end of a query word in a passage, and the number of its term."""
 
 _SCALE = 1 << 20
-"""Weights are whole numbers, so that sums do not depend on their order and ties are ties."""
+"""The factor that makes weights whole numbers, so that sums do not depend on their order and ties are exact."""
 
 _NEAR = 8
-"""A border is near within this part of a window."""
+"""A border is searched within this fraction of a window."""
 
 _SENTENCE_ENDS = (". ", "? ", "! ", "\n", "。", "？", "！", "।", "؟ ", "۔ ")
 _FOLDED = (*range(0x2000), *range(0xFF00, 0xFFF0))
@@ -42,20 +42,20 @@ _ASCII = "".join(chr(code).lower() if chr(code).isalnum() else " " for code in r
 _PIECE = re.compile(rf"[\w.@'’+#-]{{1,{LONGEST}}}")
 _TAGS = frozenset(TAGS.values())
 
-# A vowel of Thai and Lao that normal forms write as two signs: the ring is left out, the stroke kept.
+# Normal forms write a Thai or Lao vowel as two signs: the ring is removed, the stroke kept.
 _RINGS = str.maketrans("", "", "\u0e4d\u0ecd")
 _STROKES = {0xE33: 0xE32, 0xEB3: 0xEB2}
 
 
 class _Term(NamedTuple):
-    """What its words in a folded passage begin with, and its forms; none where it may stand inside a word."""
+    """The beginning of a term's words in a folded passage, and its forms; no forms where it may occur inside a word."""
 
     key: str
     forms: frozenset[str]
 
 
 class _Asked(NamedTuple):
-    """A query's terms; and the analyzer and the tags of the query's languages that words are read with."""
+    """A query's terms, with the analyzer and the language tags for reading words."""
 
     terms: list[_Term]
     analyzer: Analyzer
@@ -63,11 +63,11 @@ class _Asked(NamedTuple):
 
 
 class WindowSelector:
-    """Finds the window of each passage that matches a query best. The query is read once, where one is too long to fit.
+    """Finds the window of each passage that matches a query best. The query is analysed once, if a passage is long.
 
-    A window is at most `max_chars` long, and holds the whole passage where that fits. It scores the sum of its query
-    terms' weights, where the n-th occurrence of a term adds half of what the one before it did. Terms are those of
-    `Analyzer` in the query's own languages: stems without stopwords, and pairs of characters where no spaces are.
+    A window has at most `max_chars` characters, and is the whole passage where that fits. Its score is the sum of its
+    query terms' weights; each further occurrence of a term adds half of the one before. Terms are those of `Analyzer`
+    in the query's own languages: stems without stopwords, and pairs of characters in scripts without spaces.
     """
 
     def __init__(self, query: str, max_chars: int) -> None:
@@ -76,10 +76,10 @@ class WindowSelector:
         self._known: dict[str, frozenset[str]] = {}
 
     def windows(self, passages: Sequence[str]) -> list[Window]:
-        """The start and end of each passage's best window, in characters; of equal ones the earliest.
+        """The start and end of each passage's best window, in characters; the earliest among equals.
 
-        A term weighs log(1 + n / d), where d of these n passages have it: more where it is rare among them.
-        Windows start and end between sentences, else words, where such a border is near and no match is cut.
+        A term's weight is log(1 + n / d), where d of the n passages contain it: more for terms that are rare among
+        them. Windows start and end between sentences, else words, where such a border is near and no match is cut.
         """
         if all(len(passage) <= self.max_chars for passage in passages):
             return [(0, len(passage)) for passage in passages]
@@ -111,7 +111,7 @@ class WindowSelector:
         return sorted(found)
 
     def _end(self, passage: str, at: int, term: _Term) -> int:
-        """Where the word ends whose key is at this place; 0 where it is not the term's."""
+        """The end of the word whose key starts at this position; 0 where the word is not the term's."""
         if not term.forms:
             return at + len(term.key)
         piece = _PIECE.match(passage, at)
@@ -128,12 +128,12 @@ class WindowSelector:
 
 
 def best_window(query: str, text: str, max_chars: int) -> Window:
-    """The start and end of the window of a text that matches a query best, each term weighing the same."""
+    """The start and end of the window of a text that matches a query best, with equal weights for all terms."""
     return WindowSelector(query, max_chars).windows([text])[0]
 
 
 def _asked(query: str) -> _Asked:
-    """Of a query that has nothing else the stopwords are terms."""
+    """The terms of a query. Stopwords are terms only in a query without other words."""
     analyzer = Analyzer()
     found = analyzer(query)
     if not found:
@@ -147,12 +147,12 @@ def _asked(query: str) -> _Asked:
 
 
 def _common(word: str) -> bool:
-    """Whether a word only asks (what, how), or is a Chinese character, whose pairs with others tell more."""
+    """Whether a word is only interrogative (what, how), or a single Chinese character, which is unspecific."""
     return (word in ENGLISH and word not in AMBIGUOUS) or (len(word) == 1 and script(word) == OTHER)
 
 
 def _term(word: str, forms: Iterable[str]) -> _Term:
-    """A term by its word: its key is what the word has in common with its stems, less where spellings part (ss, ß)."""
+    """A word's term. The key is the common prefix of the word and its stems, cut before a varying spelling (ss, ß)."""
     if script(word) == OTHER:
         return _Term(_folded(word.translate(_RINGS)), frozenset())
     if len(word) == 1 or word.isdigit():
@@ -171,7 +171,7 @@ def _weights(matches: Sequence[Sequence[_Match]], terms: int) -> list[int]:
 
 
 def _best(matches: Sequence[_Match], weights: Sequence[int], max_chars: int) -> Window | None:
-    """From where to where the matches of the best window reach; None where there are none."""
+    """The start and end of the matches in the best window; None where there are none."""
     counts = [0] * len(weights)
     score = best = last = reach = 0
     found: Window | None = None
@@ -190,7 +190,7 @@ def _best(matches: Sequence[_Match], weights: Sequence[int], max_chars: int) -> 
 
 
 def _placed(text: str, matched: Window | None, max_chars: int) -> Window:
-    """The window around what is matched, with as much before it as behind; at the start where that holds it."""
+    """The window centred on the matched range, or at the start of the text where that contains the range."""
     first, last = matched or (0, 0)
     near = max_chars // _NEAR
     start = 0
@@ -202,7 +202,9 @@ def _placed(text: str, matched: Window | None, max_chars: int) -> Window:
 
 
 def _border(text: str, low: int, high: int, *, ahead: bool) -> int:
-    """The first place from `low` (`ahead`), or the last to `high`, behind a sentence, else a word, else the end."""
+    """The first position from `low` (`ahead`), or the last up to `high`, after a sentence, a word, or
+    else the bound.
+    """
     find, nearest = (text.find, min) if ahead else (text.rfind, max)
     for marks in (_SENTENCE_ENDS, (" ",)):
         found = [(find(mark, max(0, low - len(mark)), high), mark) for mark in marks]
@@ -212,7 +214,7 @@ def _border(text: str, low: int, high: int, *, ahead: bool) -> int:
 
 
 def _folded(text: str) -> str:
-    """Each character by itself without case and accents: offsets are those of the text."""
+    """The text without case and accents, folded character by character, so that offsets stay valid."""
     if text.isascii():
         return text.lower()
     codes = _codes(text)
@@ -220,7 +222,7 @@ def _folded(text: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    """As folded, between spaces, and with one for every character that is in no word between spaces."""
+    """The folded text with a space at both ends, and in place of each character that is not part of a word."""
     if text.isascii():
         return f" {text.translate(_ASCII)} "
     return f" {_decoded(_lettered()[np.minimum(_codes(text), 0xFFFF)])} "
@@ -236,7 +238,7 @@ def _decoded(codes: NDArray[np.uint32]) -> str:
 
 @cache
 def _plain() -> NDArray[np.uint32]:
-    """What `_folded` makes of each character of the basic plane."""
+    """`_folded` of each character of the basic plane."""
     table = np.arange(1 << 16, dtype=np.uint32)
     for code in _FOLDED:
         table[code] = ord(normalize("NFKD", chr(code).casefold())[0])
@@ -246,7 +248,7 @@ def _plain() -> NDArray[np.uint32]:
 
 @cache
 def _lettered() -> NDArray[np.uint32]:
-    """What `_spaced` makes of each character of the basic plane."""
+    """`_spaced` of each character of the basic plane."""
     table = np.full(1 << 16, ord(" "), dtype=np.uint32)
     inside = [code for code in _FOLDED if category(chr(code))[0] in "LMN" and script(chr(code)) != OTHER]
     table[inside] = _plain()[inside]

@@ -1,4 +1,4 @@
-"""What a knowledge base needs of its analyzer: a recipe to make it again, and terms that are those indexed."""
+"""The saved analyzer of a knowledge base: made from its recipe, and checked to still give the indexed terms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ SavedAnalyzer: TypeAlias = Analyzer | CustomAnalyzer
 
 
 def named(analyzer: SavedAnalyzer | None) -> SavedAnalyzer:
-    """The analyzer of a new knowledge base; ConfigError for a bare function, which has no name to be saved by."""
+    """The analyzer of a new knowledge base, the default one for None.
+
+    Raises ConfigError for a bare function, which has no name to be saved under.
+    """
     if analyzer is None or isinstance(analyzer, Analyzer | CustomAnalyzer):
         return analyzer or Analyzer()
     raise ConfigError(
@@ -22,9 +25,9 @@ def named(analyzer: SavedAnalyzer | None) -> SavedAnalyzer:
 
 
 def make(recipe: Mapping[str, Any], given: SavedAnalyzer | None, kb: str) -> SavedAnalyzer:
-    """The analyzer of a recipe, as it is here; a custom one has to be given.
+    """The analyzer that a saved recipe describes; a custom analyzer has to be passed as `given`.
 
-    Raises IncompatibleIndexError where it cannot be made, or another is given.
+    Raises IncompatibleIndexError where the analyzer cannot be made, or `given` is a different one.
     """
     custom = recipe.get("custom")
     if custom is None:
@@ -38,7 +41,7 @@ def make(recipe: Mapping[str, Any], given: SavedAnalyzer | None, kb: str) -> Sav
 
 
 def check(analyzer: SavedAnalyzer, fingerprint: str, kb: str) -> None:
-    """Raises IncompatibleIndexError where an analyzer gives other terms here than those that were indexed."""
+    """Raises IncompatibleIndexError where an analyzer no longer gives the terms that were indexed."""
     if analyzer.fingerprint == fingerprint:
         return
     changed = "the stemmer or the stopwords have" if isinstance(analyzer, Analyzer) else "its function has"

@@ -24,19 +24,20 @@ from voicevault_retrievers.store.reader import View, keyword_channel, keywords_o
 
 
 class Bases:
-    """Knowledge bases, by name, folder or open, searched as one.
+    """Knowledge bases, given by name, by folder or opened, searched as one collection.
 
-    Those made with one analyzer share document counts and lengths as the segments of one index would, and the
-    similarities of those made with one embedder compare as they are. Where they differ, each such group's list is
-    standardised and they are merged (see `MergedBases`), in whatever order bases are named and even where one is
-    empty. A group whose search fails is skipped and noted, one whose embedder cannot be had raises. A base without an
-    embedder is searched by keywords only, where others have one.
+    Bases with the same analyzer share document counts and lengths, as the segments of one index do. Similarities of
+    bases with the same embedder are compared directly. Bases that differ form groups; the rankings of the groups are
+    standardised and merged (see `MergedBases`). The order of the bases and empty bases make no difference. A group
+    whose search fails is skipped and noted; a group whose embedder cannot be loaded raises. A base without an embedder
+    is searched by keywords only, where others have one.
 
-    Where more than one is named, a chunk's id is `base:id`, and so is its parent's, whichever of them exist; its
-    `kb` says which.
-    `analyzer` and `embedder` are those of `KnowledgeBase.open`, for the bases made with them; others load their own by
-    name. Raises ConfigError when a base is named twice, IncompatibleIndexError when none was made with what is given,
-    and what `KnowledgeBase.open` does for one that is damaged.
+    Where more than one base is named, the ids of chunks and parents are `base:id`, whichever bases exist; a chunk's
+    `kb` names its base.
+
+    `analyzer` and `embedder` are those of `KnowledgeBase.open`, for the bases made with them; other bases load their
+    own by name. Raises ConfigError when a base is named twice, IncompatibleIndexError when no base was made with the
+    given `analyzer` or `embedder`, and what `KnowledgeBase.open` raises for a damaged base.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class Bases:
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The bases that are not searched, or by keywords only, and why.
+        """The bases that are not searched, or are searched by keywords only, and why.
 
-        One that does not exist or is empty `degrades` where others are searched, and is a mere note where there is
-        nothing to search.
+        A base that is missing or empty sets `degrades` where other bases are searched; where nothing is searched, the
+        note does not degrade.
         """
         searched = self._searched()
         found = {base.path for base in searched}
@@ -81,7 +82,7 @@ class Bases:
         return sum(len(base) for base in self._searched())
 
     def bm25(self, **options: Any) -> Channel:
-        """The keyword channel over the present chunks of all; `options` are those of `BM25`."""
+        """The keyword channel over the present chunks of all bases; `options` are those of `BM25`."""
 
         def made(bases: Sequence[KnowledgeBase]) -> Channel:
             analyzer = bases[0].analyzer if bases else analyzers.named(self._analyzer)
@@ -91,9 +92,10 @@ class Bases:
         return _together(groups or [[]], made, options.get("name", "bm25"), "keyword")
 
     def dense(self, **options: Any) -> Channel:
-        """The vector channel over the present chunks of all; options and errors are those of `KnowledgeBase.dense`.
+        """The vector channel over the present chunks of all bases; `options` are those of `KnowledgeBase.dense`.
 
-        Where there is nothing to search, a channel that finds nothing and loads no embedder.
+        Raises what `KnowledgeBase.dense` raises. Where there is nothing to search, the channel finds nothing and loads
+        no embedder.
         """
 
         def made(bases: Sequence[KnowledgeBase]) -> Channel:
@@ -107,9 +109,9 @@ class Bases:
         return _together(groups, made, options.get("name", "dense"), "semantic")
 
     def questions(self, **options: Any) -> Channel:
-        """The channel over the questions that chunks answer; those of several bases are standardised.
+        """The channel over the questions that chunks answer; scores of several bases are standardised.
 
-        Where one base is named alone it must have some; of several, those that have.
+        A single base must have questions; of several, those that have questions are searched.
         """
         searched = self._searched()
         if len(self._paths) == 1 and searched:
@@ -119,23 +121,24 @@ class Bases:
         return MergedBases(made, options.get("name", "questions"), "question")
 
     def graph(self, **options: Any) -> Channel:
-        """The channel over what the present chunks of all refer to; as `KnowledgeBase.graph`."""
+        """The channel over the references of the present chunks of all bases; as `KnowledgeBase.graph`."""
         return graph_channel(self.references(), **options)
 
     def references(self) -> SnapshotGraph:
-        """The graph of what the present chunks of all refer to."""
+        """The graph of the references of the present chunks of all bases."""
         searched = self._searched()
         folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
         return self._graphs.of([self._view(base) for base in searched], folder)
 
     def has_parents(self, require: Filter | None = None) -> bool:
-        """Whether any parent is in one of them that access rights permit."""
+        """Whether any base has a parent that the access rights permit."""
         return any(base.has_parents(require) for base in self._searched())
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given parents that are here, by id: `base:id`, as chunks name them, where several are named.
+        """The given parents that exist, by id.
 
-        One that is asked for by its bare id all the same is that of the first base that has it.
+        Where several bases are named, the id is `base:id`, as in `Chunk.parent_id`. A bare id gives the parent of the
+        first base that has it.
         """
         wanted = list(codec.several(ids))
         bases = [(base, self._prefix(base)) for base in self._searched()]
@@ -149,7 +152,7 @@ class Bases:
         return found
 
     def reload(self) -> bool:
-        """See what was committed, created or removed since; whether there was anything."""
+        """Load what was committed, created or removed since; returns whether there was anything."""
         gone = [path for path in self._opened if vacant(path)]
         for path in gone:
             self._opened.pop(path).close()
@@ -158,14 +161,14 @@ class Bases:
         return self._open() or any(changed) or bool(gone)
 
     def _open(self) -> bool:
-        """Open those that exist by now; whether there were any."""
+        """Open the bases that exist by now; returns whether there were any."""
         new = {path: manifest.read(path) for path in self._paths if path not in self._opened and not vacant(path)}
         every = [*(base.manifest for base in self._opened.values()), *new.values()]
         self._opened |= {path: KnowledgeBase.open(path, **self._given(own, every)) for path, own in new.items()}
         return bool(new)
 
     def _given(self, own: Manifest, every: Sequence[Manifest]) -> dict[str, Any]:
-        """What was given and a base was made with; or all of it, where no base was: opening then says what is wrong."""
+        """The given `analyzer` and `embedder` that match a base, or that match no base: opening it then raises."""
         analyzer = None if self._analyzer is None else analyzers.named(self._analyzer).recipe()
         options: dict[str, Any] = {}
         if own.analyzer == analyzer or analyzer not in [one.analyzer for one in every]:
@@ -175,25 +178,25 @@ class Bases:
         return options
 
     def _made(self, base: Manifest) -> bool:
-        """Whether the embedder that was given made a base's vectors; of none, whether the base has none."""
+        """Whether the given embedder made a base's vectors; for no embedder, whether the base has no vectors."""
         if self._embedder is None:
             return base.embedder is None
         return base.embedder is not None and embedding.made_by(base.embedder, self._embedder)
 
     def _present(self) -> list[KnowledgeBase]:
-        """Those that exist."""
+        """The bases that exist."""
         return [self._opened[path] for path in self._paths if path in self._opened]
 
     def _embedded(self) -> list[KnowledgeBase]:
-        """Those that exist and have an embedder."""
+        """The bases that exist and have an embedder."""
         return [base for base in self._present() if base.manifest.embedder is not None]
 
     def _searched(self) -> list[KnowledgeBase]:
-        """Those that hold chunks."""
+        """The bases that hold chunks."""
         return [base for base in self._present() if len(base)]
 
     def _view(self, base: KnowledgeBase) -> View:
-        """The present commit of a base, its name in every id; kept while it is the same, for the filters' masks."""
+        """The present commit of a base, with prefixed ids; cached while unchanged, to keep the filters' masks."""
         new = base.view(self._prefix(base))
         known = self._views.get(base.path)
         if known is None or known.snapshot is not new.snapshot:
@@ -201,11 +204,11 @@ class Bases:
         return known
 
     def _prefix(self, base: KnowledgeBase) -> str:
-        """What stands before the ids of a base's chunks."""
+        """The prefix of the ids of a base's chunks."""
         return f"{base.name}:" if len(self._paths) > 1 else ""
 
     def _absent(self, path: Path, degrades: bool) -> Failure:
-        # The names of others are not told: a result may go to somebody who is not to know of them.
+        # Other bases are not named: the reader of the result may have no right to know of them.
         if path in self._opened:
             return replace(nothing_in(path.name), degrades=degrades)
         said = f"knowledge base {path.name!r} does not exist in {path.parent} and is not searched"
@@ -221,7 +224,7 @@ def _together(
     name: str,
     kind: ChannelKind,
 ) -> Channel:
-    """The channel of the only group, or those of several standardised."""
+    """The channel of the only group, or the merged, standardised channels of several."""
     if len(groups) == 1:
         return make(groups[0])
     labelled = sorted(("+".join(sorted(base.name for base in group)), group) for group in groups)
@@ -231,7 +234,7 @@ def _together(
 def _alike(
     bases: Iterable[KnowledgeBase], are_alike: Callable[[Manifest, Manifest], bool]
 ) -> list[list[KnowledgeBase]]:
-    """The bases in groups of those that are alike."""
+    """The bases, grouped by `are_alike`."""
     groups: list[list[KnowledgeBase]] = []
     for base in bases:
         group = next((group for group in groups if are_alike(group[0].manifest, base.manifest)), None)
@@ -251,7 +254,7 @@ def _embedded_alike(one: Manifest, other: Manifest) -> bool:
 
 
 def _embedder(bases: Sequence[KnowledgeBase]) -> Embedder | None:
-    """The one embedder of several bases: some may have been opened with it where others cannot load it by name."""
+    """The embedder shared by several bases, from the first base that has it open or can load it by name."""
     errors: list[RetrievalError] = []
     for base in sorted(bases, key=lambda base: base.name):
         try:

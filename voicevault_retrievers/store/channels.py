@@ -19,7 +19,7 @@ from voicevault_retrievers.structure.questions import QuestionChannel
 
 
 class Searched(HybridSearch, ABC):
-    """What is searched at its present commit."""
+    """A search source at its present commit."""
 
     _graphs: KeptGraph
 
@@ -33,10 +33,10 @@ class Searched(HybridSearch, ABC):
     def batches(self, size: int = 1024, *, after: str | None = None, vectors: bool = True) -> Iterator[ChunkBatch]:
         """The chunks with their vectors, `size` at a time, by ascending id: for a copy in another engine.
 
-        All are of the commit that is present when this is called, whatever is written meanwhile. To go on where a copy
-        was cut off, say `after` which id it had come: that of a batch's last chunk. A batch's `vectors` are float32
-        (n, dimension), of length 1; None without an embedder, or where `vectors` is false. Raises ConfigError for a
-        size that is not above 0.
+        All chunks are of the commit that is present at the call, whatever is written meanwhile. To resume a copy that
+        was cut off, give as `after` the id of the last chunk copied. A batch's `vectors` are float32 (n, dimension), of
+        length 1; None without an embedder, or where `vectors` is false. Raises ConfigError for a size that is not above
+        0.
         """
         return self.view().batches(size, after=after, vectors=vectors)
 
@@ -51,8 +51,8 @@ class Searched(HybridSearch, ABC):
     def dense(self, **options: Any) -> VectorChannel:
         """The vector channel over the present chunks; `options` are those of `VectorChannel`.
 
-        With `funnel`, the options of a `MatryoshkaFunnel` (`{}` for its own), it is searched through one. Raises
-        ConfigError in a base for keywords only, and as `embedder` does.
+        With `funnel`, the options of a `MatryoshkaFunnel` (`{}` for the defaults), the vectors are searched through a
+        funnel. Raises ConfigError in a base for keywords only, and what `embedder` raises.
         """
         return self.view().dense(**options)
 
@@ -61,13 +61,13 @@ class Searched(HybridSearch, ABC):
         return question_channel(self, **options)
 
     def graph(self, **options: Any) -> GraphChannel:
-        """The channel over what the present chunks refer to; `options` are `hops`, and those of
-        `GraphChannel` but for its `depth`.
+        """The channel over the references of the present chunks.
 
-        The graph is made when it is first asked; `store.graphs.update_graph` keeps it in a file.
+        `options` are `hops`, and those of `GraphChannel` except `depth`. The graph is built when first searched;
+        `store.graphs.update_graph` keeps it in a file.
         """
         return graph_channel(self.references(), **options)
 
     def references(self) -> SnapshotGraph:
-        """The graph of what the present chunks refer to, for `GraphExpansion`."""
+        """The graph of the references of the present chunks, for `GraphExpansion`."""
         return self._graphs.of([self.view()], self.path)

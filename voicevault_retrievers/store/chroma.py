@@ -1,12 +1,12 @@
-"""Chroma as the vector index of a knowledge base: it follows the segments' commits, and is made of them again at need.
+"""Chroma as the vector index of a knowledge base: a copy of the committed segments, rebuilt from them when needed.
 
 The collection in the folder `chroma` has a row for each chunk of the segments: its id, its vector, and a checksum of
-the vector. It never sees a text, and what it finds is looked up in the segments, where filters and deletions are known
-and cosines are exact; what the log holds is searched there. So a Chroma that is behind, damaged or gone costs time,
-and no search goes wrong.
+the vector. Chroma never stores a text. Its candidates are looked up in the segments, which apply filters and tombstones
+and compute exact cosines; the log is searched outside Chroma. So a Chroma that is behind, damaged or gone slows a
+search but does not change its result.
 
-`chroma.json` says how far Chroma is. An embedded Chroma does not see what other processes write to its folder, so it is
-opened anew where that file has changed.
+`chroma.json` says which commit Chroma has reached. An embedded Chroma does not see what other processes write to its
+folder, so it is opened again where that file has changed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ FOLDER = "chroma"
 MARKER = "chroma.json"
 
 EXACT_UP_TO = 16 * 1024
-"""So many chunks are compared one by one, which takes a few milliseconds and misses nothing."""
+"""Up to this many chunks, all vectors are compared exactly, which takes a few milliseconds."""
 
 LEAST = 100
-"""Chroma is asked for at least so many: its search is approximate, and what it finds is ordered anew."""
+"""The fewest rows that Chroma is asked for: its search is approximate, and its rows are scored again."""
 
 BATCH = 1000
 
@@ -58,10 +58,10 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CopyProgress:
-    """How far Chroma is.
+    """Which commit the Chroma copy has reached.
 
-    It holds the chunks of the segments of the knowledge base `base` numbered up to `holds` that are live at generation
-    `changed`, in at least so many `rows`; for snapshots from before that one it may hold other vectors.
+    It holds the chunks of the segments of knowledge base `base` numbered up to `holds` that are live at generation
+    `changed`, in at least `rows` rows. For snapshots older than `changed` it may hold other vectors.
     """
 
     base: str
@@ -70,15 +70,15 @@ class CopyProgress:
     rows: int = 0
 
     def at(self, snapshot: Snapshot) -> bool:
-        """Whether it is of a Chroma that holds all segments of a snapshot."""
+        """Whether the copy holds all segments of a snapshot."""
         present = snapshot.manifest
         return (self.base, self.holds, self.changed) == (present.id, present.generation, present.generation)
 
 
 class ChromaCopy:
-    """The Chroma collection in the folder of a knowledge base, one of each for a process (`at`), shared by threads.
+    """The Chroma collection in the folder of a knowledge base, shared by the threads of a process (`at`).
 
-    A process that was forked while it was open cannot use it (`usable`).
+    A process that was forked while the collection was open cannot use it (`usable`).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class ChromaCopy:
 
     @classmethod
     def at(cls, folder: Path) -> ChromaCopy:
-        """The one of a folder."""
+        """The copy in a folder, one object per folder and process."""
         with _mutex:
             return _known.get(folder.absolute()) or _known.setdefault(folder.absolute(), cls(folder))
 
@@ -101,28 +101,28 @@ class ChromaCopy:
 
     @property
     def marker(self) -> CopyProgress | None:
-        """How far it is; None where that is not known."""
+        """The progress of the copy; None where it is unknown."""
         try:
             return CopyProgress(**json.loads((self._folder / MARKER).read_bytes()))
         except (OSError, ValueError, TypeError):
             return None
 
     def nearest(self, vector: Vector, count: int, marker: CopyProgress) -> list[str]:
-        """The ids of about the nearest `count` rows, in no order; fewer where there are fewer."""
+        """The ids of approximately the nearest `count` rows, unordered; fewer where there are fewer rows."""
         with self._mutex:
             found = self._whole(marker).query(query_embeddings=[vector.tolist()], n_results=count, include=[])
         return [_id(key) for key in found["ids"][0]]
 
     def in_step(self, snapshot: Snapshot) -> bool:
-        """Whether it holds the segments of a snapshot, or cannot be brought there by this process."""
+        """Whether the copy holds the segments of a snapshot, or this process cannot update it."""
         marker = self.marker
         return not self.usable or (marker is not None and marker.at(snapshot))
 
     def follow(self, snapshot: Snapshot, goes_on: Callable[[], bool]) -> None:
-        """Put in what the segments of a snapshot have and it has not; take out what is gone, where that is much.
+        """Add the rows that the copy lacks of a snapshot's segments; remove deleted rows where they are many.
 
-        Stops where `goes_on` says so; the next one begins there. Where Chroma itself fails, it is made again of
-        nothing, once; then StorageError.
+        Stops where `goes_on` returns false; the next call resumes there. Where Chroma fails, the copy is rebuilt once
+        from nothing; if that fails too, raises StorageError.
         """
         tables = list(snapshot.committed())
         try:
@@ -140,7 +140,7 @@ class ChromaCopy:
             ) from error
 
     def remove(self) -> None:
-        """Remove it; a search goes on without."""
+        """Remove the copy; searches go on without it."""
         with self._mutex:
             self._shut()
             for path in (self._folder / MARKER, self._folder / FOLDER):
@@ -187,7 +187,7 @@ class ChromaCopy:
                 )
 
     def _purged(self, tables: Sequence[Rows]) -> int:
-        """Take out what no segment has, where that is more than a fifth; how many rows are left."""
+        """Delete the rows that no segment has, where they are more than a fifth; returns how many rows are left."""
         with self._mutex:
             collection = self._open(self.marker)
             if collection.count() <= 1.2 * sum(rows.count for rows in tables):
@@ -201,17 +201,17 @@ class ChromaCopy:
     def _mark(self, marker: CopyProgress) -> None:
         with self._mutex:
             files.replace(self._folder / MARKER, json.dumps(asdict(marker)).encode())
-            self._seen = marker  # this process wrote it, and its Chroma knows
+            self._seen = marker
 
     def _whole(self, marker: CopyProgress) -> Any:
-        """The collection; StorageError where rows have been lost."""
+        """The collection; StorageError where rows are missing."""
         collection = self._open(marker)
         if (count := collection.count()) < marker.rows:
             raise StorageError(f"{self!r} has {count} rows left of {marker.rows}")
         return collection
 
     def _open(self, marker: CopyProgress | None) -> Any:
-        """The collection as it is on disk now; made where the marker says that nothing is held yet."""
+        """The collection as it is on disk now; created where the marker says that it holds nothing yet."""
         new = marker is not None and marker.holds < 0
         if self._close is None or self._seen != marker:
             self._shut()
@@ -220,7 +220,7 @@ class ChromaCopy:
             chromadb = installed("chromadb", extra="chroma")
             settings = chromadb.config.Settings(anonymized_telemetry=False)
             client = chromadb.PersistentClient(path=str(self._folder / FOLDER), settings=settings)
-            self._close = finalize(self, client.close)  # Chroma keeps what is open, and as it was, for all who open it
+            self._close = finalize(self, client.close)  # Chroma gives all callers the one open client
             self._close.atexit = False
             get = client.get_or_create_collection if new else client.get_collection
             self._collection = get("vectors", **(_SETTINGS if new else {"embedding_function": None}))
@@ -241,9 +241,9 @@ _mutex = Mutex()
 
 
 class SnapshotVectors:
-    """The vectors of a snapshot, searched through Chroma where that is up to date, and all of them where it is not.
+    """The vectors of a snapshot, searched through Chroma where the copy is up to date, and exactly where it is not.
 
-    `prefix` is what the ids of the parts have more than those in Chroma.
+    `prefix` precedes the ids of the parts; the ids in Chroma lack it.
     """
 
     local = True
@@ -267,7 +267,7 @@ class SnapshotVectors:
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> Listing[Found]:
-        """At most k chunks of those that pass, by falling cosine, ties by ascending id."""
+        """At most k chunks that pass the filters, by falling cosine, ties by ascending id."""
         passing = both(require, where)
         marker = self._chroma.marker
         held = [part for part in self._parts if self._in_chroma(part, marker)]
@@ -286,7 +286,7 @@ class SnapshotVectors:
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
-        """The cosines of those of the given chunks that are here and pass."""
+        """The cosines, by id, of the given chunks that exist and pass the filters."""
         return self._everything.similarities(vector, ids, where=where, require=require)
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
@@ -305,7 +305,7 @@ class SnapshotVectors:
     def _near(
         self, held: Sequence[SearchedPart], vector: Vector, k: int, passing: Filter | None, marker: CopyProgress
     ) -> list[Listing[Found]] | None:
-        """The best of what Chroma finds, which is asked for more until k pass; None where that would be most rows."""
+        """Chroma's best rows, asked for more until k pass the filter; None where too many rows are needed."""
         size = sum(len(part.rows) for part in held)
         ask = max(LEAST, 2 * k)
         while ask <= size // 4:
@@ -343,7 +343,7 @@ def _batches(ordinals: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _key(chunk_id: str) -> str:
-    """An id as Chroma takes it: text that prints."""
+    """A chunk id as Chroma accepts it: printable text."""
     plain = chunk_id.isprintable() and not chunk_id.startswith("hex:")
     return chunk_id if plain else "hex:" + chunk_id.encode("utf-8", "surrogatepass").hex()
 

@@ -1,4 +1,4 @@
-"""A chunk as one line of JSON, the form it has in logs and segments alike, and what a chunk may be."""
+"""A chunk as one line of JSON, the form of chunks in logs and segments, and the limits on chunks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from voicevault_retrievers.errors import ConfigError
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest chunk that is kept.
+    """The limits on a chunk; a larger one is refused.
 
-    `text` counts characters, `metadata` the bytes of its JSON, `keys` those of its outermost object, `depth` how deep
-    lists and dicts nest in it, `id` the bytes of an id (and of the parent's).
+    `text` counts characters, `metadata` the bytes of its JSON, `keys` the keys of the outermost object, `depth` how
+    deep lists and dicts nest in it, `id` the bytes of an id (and of a parent's id).
     """
 
     text: int = 1_000_000
@@ -32,7 +32,7 @@ class Limits:
             whole(f"Limits({field.name}=...)", getattr(self, field.name))
 
     def check(self, chunk: Chunk) -> None:
-        """Raises ConfigError for a text, an id, nesting or a key that is not kept; `check_size` goes by its JSON."""
+        """Raises ConfigError for a text, id, key or nesting beyond the limits; `check_size` checks the JSON's size."""
         if not isinstance(chunk.parent_id, str | None):
             raise ConfigError(f"the parent_id of chunk {chunk.id!r} is a string or None, not {chunk.parent_id!r}")
         for name, value in (("id", chunk.id), ("parent_id", chunk.parent_id or "")):
@@ -67,7 +67,7 @@ class Limits:
 
 
 def _deeper(value: Any, depth: int) -> bool:
-    """Whether lists and dicts nest deeper; looks no deeper than that."""
+    """Whether lists and dicts nest deeper than `depth`; looks no deeper."""
     level: list[Any] = [value]
     for _ in range(depth):
         level = [inner for outer in level for inner in _inside(outer)]
@@ -83,7 +83,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def encode(chunk: Chunk) -> bytes:
-    """A line, pure ASCII; ConfigError where the metadata cannot be kept as JSON."""
+    """The line of a chunk, pure ASCII; ConfigError where the metadata cannot be kept as JSON."""
     try:
         line = json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata], allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -95,19 +95,19 @@ def encode(chunk: Chunk) -> bytes:
 
 
 def decode(line: bytes, kb: str) -> Chunk:
-    """The chunk of a line, as a chunk of this knowledge base."""
+    """The chunk of a line, in knowledge base `kb`."""
     chunk_id, text, parent_id, metadata = json.loads(line)
     return Chunk(chunk_id, text, parent_id, metadata, kb)
 
 
 def own(chunk: Chunk) -> Chunk:
-    """The chunk, sharing nothing that can be changed."""
+    """A copy of the chunk that shares no mutable value with it."""
     nested = any(isinstance(value, list | dict) for value in chunk.metadata.values())
     return replace(chunk, metadata=deepcopy(dict(chunk.metadata))) if nested else chunk
 
 
 def same(one: Chunk, other: Chunk | None) -> bool:
-    """Whether two chunks are alike in all that is kept; `true` and `1` are not, as they are not for a filter."""
+    """Whether two chunks are equal in all that is stored; `true` and `1` differ, as they do for a filter."""
     if other is None or (one.id, one.text, one.parent_id) != (other.id, other.text, other.parent_id):
         return False
     return _alike(one.metadata, other.metadata)
@@ -131,9 +131,9 @@ def _kept(chunk: Chunk, kb: str, limits: Limits) -> Chunk:
 
 
 def kept(chunks: Iterable[Chunk], kb: str, limits: Limits) -> list[Chunk]:
-    """Chunks as a knowledge base gives them back: tuples become lists, and keys strings, as JSON has it.
+    """The chunks as a knowledge base returns them: tuples become lists and keys strings, as in JSON.
 
-    Raises ConfigError for what is no chunk or beyond the limits, and where two have one id.
+    Raises ConfigError for a value that is not a Chunk or is beyond the limits, and for a repeated id.
     """
     found = [_kept(chunk, kb, limits) for chunk in chunks]
     ids = [chunk.id for chunk in found]

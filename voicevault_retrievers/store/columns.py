@@ -1,12 +1,12 @@
 """The metadata columns of a segment, in one file, `columns.bin`, laid out as safetensors lays out tensors.
 
-Eight bytes say how long the directory is that follows, JSON: each key with where its column lies behind it. A column
-is its values as a JSON list, their ends, and the ordinals, both little-endian uint32 (see `columns.Column`). It is
-read when a filter first names its key, every block checked then, because a filter may be what protects a document.
+Eight bytes give the length of the JSON directory that follows, which gives each key the place of its column. A column
+is its values as a JSON list, their ends, and the ordinals, both little-endian uint32 (see `columns.Column`). A column
+is read when a filter first names its key; all its blocks are checked then, because filters may enforce access rights.
 
-A column is left out (null in the directory) where its values take more than 32 bytes a row, and 64 KiB: text that
-differs from chunk to chunk, such as a title, would be in the segment twice; so is a rare one of very many. A filter on
-it reads the chunks, once.
+A column is left out (null in the directory) where its values take more than 32 bytes a row and more than 64 KiB. Text
+that differs from chunk to chunk, such as a title, would be stored twice. A rare key among very many keys is left out
+too. A filter on such a key reads the chunks, once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORD = np.dtype("<u4")
 
 
 class _Place(NamedTuple):
-    """Where a column begins behind the directory, the bytes of its values, how many they and the ordinals are."""
+    """Where a column begins after the directory, the bytes of its values, and how many values and ordinals it has."""
 
     start: int
     text: int
@@ -42,12 +42,12 @@ class _Place(NamedTuple):
 
     @property
     def cuts(self) -> Iterator[int]:
-        """Where its three parts begin, and where the last one ends."""
+        """Where the three parts of the column begin, and where the last one ends."""
         return accumulate((self.start, self.text, self.values * _WORD.itemsize, self.ordinals * _WORD.itemsize))
 
 
 def pieces(chunks: Sequence[Chunk]) -> Iterator[bytes]:
-    """What the file of the columns of chunks, in their order, consists of; the chunks' metadata is JSON's."""
+    """The pieces of the columns file of the chunks, in their order; metadata must be JSON values."""
     directory: dict[str, _Place | None] = {}
     parts: list[bytes] = []
     start = 0
@@ -72,7 +72,7 @@ class StoredColumns:
         self._size = size
 
     def __call__(self, key: str) -> Column | None:
-        """The column of a key, empty where no chunk has it; None where it was left out."""
+        """The column of a key, empty where no chunk has the key; None where the column was left out."""
         if key not in self._directory:
             return Column.build(self._size, (), ())
         entry = self._directory[key]

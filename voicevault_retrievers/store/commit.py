@@ -1,4 +1,4 @@
-"""Commits: records in the log, or, when that is full, a segment with what the log held and a new log."""
+"""Commits: records in the log, or, when the log is full, a segment of its chunks and a new log."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from voicevault_retrievers.store.snapshot import Snapshot
 from voicevault_retrievers.store.wal import CommitRecord
 
 SEAL_AT = 4096
-"""A log that has done this much to chunks (added, replaced, deleted) becomes a segment."""
+"""The log becomes a segment after this many changes to chunks (added, replaced, deleted)."""
 
 LOG_BYTES = 64 * 1024 * 1024
-"""And so does one that would grow larger."""
+"""The log becomes a segment also where it would grow larger than this."""
 
 MERGE_AT_ONCE = 16 * SEAL_AT
-"""A commit itself merges up to so many chunks; what is more is left to the background (see `Writer`)."""
+"""The most chunks that a commit merges itself; larger merges run in the background (see `CommitWriter`)."""
 
 _OURS = re.compile(r"(log|sources)-\d{6,}|seg-\d{6,}(\.dead-\d{6,}(\.terms|\.parents)?)?")
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an add did, in chunks; `removed` were those of its sources that are in them no more."""
+    """What an add did, in chunks; `removed` counts the chunks that its sources no longer contain."""
 
     added: int = 0
     replaced: int = 0
@@ -49,7 +49,7 @@ class Changes:
 
 
 def begin(folder: Path, first: Manifest) -> None:
-    """Make an empty knowledge base elsewhere and move it into its place, so that there is never half of one."""
+    """Create an empty knowledge base beside its folder and move it there, so that no partial base is visible."""
     disk.make_folders(folder.parent)
     made = folder.with_name(f".{first.id}")
     disk.make_folder(made)
@@ -67,7 +67,7 @@ def begin(folder: Path, first: Manifest) -> None:
 
 @contextmanager
 def moved_to(target: Path) -> Iterator[Path]:
-    """A folder to be made beside another place, to which it is moved in the end; gone where that is not reached."""
+    """A folder beside `target`, moved there when the block ends, and deleted where the block raises."""
     disk.make_folders(target.parent)
     with TemporaryDirectory(prefix=".import-", dir=target.parent) as made:
         folder = Path(made, target.name)
@@ -79,9 +79,9 @@ def moved_to(target: Path) -> Iterator[Path]:
 def commit(
     before: Snapshot, after: Snapshot, records: Sequence[CommitRecord], number: int, busy: Collection[str]
 ) -> Snapshot:
-    """Write the records that lead from one snapshot to another, flushed once; the snapshot that holds them.
+    """Write the records that lead from `before` to `after`, with one flush; returns the snapshot that holds them.
 
-    Where the log would be too full it becomes a segment (see `seal`). An OSError leaves the last commit.
+    Where the log would be too full it becomes a segment (see `seal`). After an OSError the previous commit stands.
     """
     if after.written >= SEAL_AT:
         return seal(after, number, busy)
@@ -93,13 +93,12 @@ def commit(
 
 
 def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:
-    """Commit a snapshot as segments with an empty log; the snapshot read back from disk.
+    """Commit a snapshot as segments with an empty log; returns the snapshot read back from disk.
 
-    One replacement of the manifest commits the new segments, the tombstones of others and the new log. What is written
-    is numbered from `number` on. A segment without live chunks and parents is left out; small segments of about one
-    size become one, and one of which more than half is dead is written again, but for those that are `busy`; all
-    become one where that is asked for (`whole`). Raises IndexDamagedError where what would be written again has
-    changed on disk.
+    One replacement of the manifest commits the new segments, the tombstones of others and the new log. New files are
+    numbered from `number` on. A segment without live chunks and parents is left out. Small segments of about one size
+    are merged, and a segment of which more than half is dead is rewritten, except those that are `busy`; with `whole`,
+    all are merged into one. Raises IndexDamagedError where a segment to be rewritten has changed on disk.
     """
     folder, present = snapshot.folder, snapshot.manifest
     sweep(folder, present, busy)
@@ -123,7 +122,7 @@ def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: 
 
 
 def checked(snapshot: Snapshot, group: Sequence[int]) -> None:
-    """Raises IndexDamagedError where segments that are to be written again have changed on disk."""
+    """Raises IndexDamagedError where segments that are to be rewritten have changed on disk."""
     for place in group:
         if place < len(snapshot.segments):
             snapshot.segments[place].check()
@@ -138,20 +137,20 @@ def written(present: Manifest, folder: Path, number: int, merged: Merged) -> Seg
 
 
 def pending(snapshot: Snapshot) -> list[int]:
-    """The places of segments that should become one, or of one that should be written again; empty for none."""
+    """The places of segments that should be merged, or of one that should be rewritten; empty for none."""
     groups = plan([_size(part) for part in snapshot.sealed], SEAL_AT)
     return next((group for group in groups if not _stays(snapshot, group)), [])
 
 
 def replaced(snapshot: Snapshot, merged: Merged, names: Sequence[str], entry: SegmentEntry) -> Snapshot:
-    """Commit a segment that was made of some others while commits went on; what they deleted is buried in it.
+    """Commit a segment merged from others while commits went on; later deletions become tombstones in it.
 
-    `names` are those of the others, in the order in which they were merged.
+    `names` are the merged segments, in the order in which they were merged.
     """
     folder, present = snapshot.folder, snapshot.manifest
     every = zip(present.segments, snapshot.rows, snapshot.parents, strict=True)
     known = {old.name: (rows, parents) for old, rows, parents in every}
-    found = [known.get(name, (None, None)) for name in names]  # one of which nothing was left is gone already
+    found = [known.get(name, (None, None)) for name in names]  # an emptied segment is gone already
     live = _still(merged.order, [rows for rows, _ in found])
     live_parents = _still(merged.parent_order, [parents for _, parents in found])
     generation = max(present.generation, int(entry.name.removeprefix("seg-")))
@@ -167,20 +166,20 @@ def replaced(snapshot: Snapshot, merged: Merged, names: Sequence[str], entry: Se
 
 
 def sweep(folder: Path, present: Manifest, besides: Collection[str] = ()) -> None:
-    """Remove what the manifest does not refer to: what has been replaced, and what a killed writer left."""
+    """Remove files that the manifest does not refer to: replaced ones, and those left by a killed writer."""
     for path in folder.iterdir():
         if _OURS.fullmatch(path.name) and path.name not in present.names and path.name not in besides:
             disk.remove(path)
 
 
 def _whole(parts: Sequence[SearchedPart]) -> list[list[int]]:
-    """All that is live as one group, where anything is."""
+    """All parts with live chunks as one group; no group where there are none."""
     filled = [place for place, part in enumerate(parts) if _size(part)]
     return [filled] if filled else []
 
 
 def _groups(snapshot: Snapshot, parts: Sequence[SearchedPart], busy: Collection[str]) -> list[list[int]]:
-    """What becomes a segment each; large groups stay apart for now, and so do busy ones."""
+    """The groups of parts that become one segment each; large groups stay separate for now, and so do busy segments."""
     found: list[list[int]] = []
     for group in plan([_size(part) for part in parts], SEAL_AT):
         large = sum(_size(parts[place]) for place in group) > MERGE_AT_ONCE
@@ -190,12 +189,12 @@ def _groups(snapshot: Snapshot, parts: Sequence[SearchedPart], busy: Collection[
 
 
 def _name(snapshot: Snapshot, place: int) -> str | None:
-    """The name of a segment; None for what the log holds."""
+    """The name of a segment; None for the log's chunks."""
     return snapshot.segments[place].entry.name if place < len(snapshot.segments) else None
 
 
 def _size(part: SearchedPart) -> int:
-    """How many live chunks there are, or parents where those are more."""
+    """The number of live chunks, or of live parents where they are more."""
     return max(part.rows.count, part.parents.count if part.parents else 0)
 
 
@@ -204,7 +203,7 @@ def _size_of(snapshot: Snapshot, place: int) -> int:
 
 
 def _fresh(snapshot: Snapshot) -> Iterator[SearchedPart]:
-    """The chunks and parents of the log, where there are any, with postings of their own."""
+    """The chunks and parents of the log, where there are any, with postings built for them."""
     if snapshot.tail or snapshot.tail_parents:
         chunks = [logged.chunk for logged in snapshot.ordered]
         documents = snapshot.analyzer.analyse([chunk.text for chunk in chunks])
@@ -216,9 +215,9 @@ def _fresh(snapshot: Snapshot) -> Iterator[SearchedPart]:
 def _stays(
     snapshot: Snapshot, group: Sequence[int], busy: Collection[str] = (), *, whole: bool = False, small: bool = False
 ) -> bool:
-    """Whether a group is one segment, on disk already, that is busy, or at least half live (all, if `whole`).
+    """Whether a group is one segment, already on disk, that is busy or at least half live (all live, if `whole`).
 
-    With `small`, one that is large stays however little of it is live.
+    With `small`, a large segment stays however little of it is live.
     """
     name = _name(snapshot, group[0])
     if len(group) > 1 or name is None:
@@ -250,7 +249,7 @@ def _entry(
 
 
 def _still(order: tuple[Numbers, Numbers], tables: Sequence[Rows | None]) -> Mask:
-    """Which chunks of an order are live in some rows as they are now; none in those that are None."""
+    """Which chunks of a merge order are live in the present rows; none of the tables that are None."""
     numbers, ordinals = order
     live = np.ones(len(numbers), dtype=np.bool_)
     for number, rows in enumerate(tables):

@@ -1,4 +1,4 @@
-"""What a segment consists of that is made of others; `lexical.merge_policy` says which."""
+"""The content of a segment merged from others; `lexical.merge_policy` chooses which."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.store.part import SearchedPart
 
 ROWS = 4096
-"""Vectors that are copied at once."""
+"""How many vectors are copied at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """The live chunks of some parts as those of one segment, in ascending order of id."""
+    """The live chunks of some parts as the chunks of one segment, by ascending id."""
 
     parts: Sequence[SearchedPart]
 
     @cached_property
     def order(self) -> tuple[Numbers, Numbers]:
-        """Of each chunk the number of its part and its ordinal there."""
+        """For each chunk, the number of its part and its ordinal there."""
         return _order([part.rows for part in self.parts])
 
     @cached_property
     def parent_order(self) -> tuple[Numbers, Numbers]:
-        """Of each parent the same."""
+        """For each parent, the number of its part and its ordinal there."""
         return _order([part.parents or Rows(()) for part in self.parts])
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Merged:
 
     @property
     def vectors(self) -> Iterator[NDArray[np.float32]]:
-        """In blocks of rows; none where there is no embedder."""
+        """The vectors in blocks of rows; no blocks where there is no embedder."""
         matrices = [part.vectors for part in self.parts if part.vectors is not None]
         numbers, ordinals = self.order
         for start in (range(0, len(self), ROWS) or [0]) if matrices else ():
@@ -78,7 +78,7 @@ class Merged:
 
 
 def _order(tables: Sequence[Rows]) -> tuple[Numbers, Numbers]:
-    """The live chunks of all in ascending order of id: of each, the number of its rows and its ordinal there."""
+    """The live chunks of all tables by ascending id: for each, the number of its table and its ordinal there."""
     entries = sorted((rows.ids[at], number, at) for number, rows in enumerate(tables) for at in rows.living)
     numbers, ordinals = (np.array([entry[place] for entry in entries], dtype=np.int64) for place in (1, 2))
     return numbers, ordinals

@@ -1,4 +1,4 @@
-"""Removes a knowledge base, and nothing that is none."""
+"""Removal of a knowledge base, refusing folders that are not one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from voicevault_retrievers.store.writer import reporting
 
 
 def remove(base: str | Path, *, root: Path | str | None = None, wait: float = 0.0) -> None:
-    """Remove a knowledge base with all that is in its folder, also a damaged one.
+    """Remove a knowledge base with all that is in its folder, even a damaged one.
 
-    Those who read it go on with what they have opened; nobody sees half of it. `wait` is for how many seconds to wait
-    while another process writes. Raises ConfigError where there is none, for a folder that is none, and for a link;
-    LockedError while another writes, StorageError where the disk refuses.
+    Readers go on with what they have opened; nobody sees a partly removed base. `wait` is how many seconds to wait
+    while another process writes. Raises ConfigError where nothing is there, and for a folder that is not a knowledge
+    base or is a link; LockedError while another process writes, StorageError where the disk refuses.
     """
     folder = existing(base, root)
     if folder.is_symlink():
@@ -36,7 +36,7 @@ def remove(base: str | Path, *, root: Path | str | None = None, wait: float = 0.
 
 
 def _is_base(folder: Path) -> bool:
-    """Whether there is a manifest of ours, of this version or another, or a log."""
+    """Whether the folder holds a manifest of this or another version, or a log."""
     try:
         manifest.read(folder)
     except IncompatibleIndexError:

@@ -1,4 +1,4 @@
-"""The files that there are, under the names by which a knowledge base knows them."""
+"""The files to index, under the names by which a knowledge base knows them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Paths: TypeAlias = Iterable[str | Path] | str | Path
 
 
 def several(paths: Paths) -> list[Path]:
-    """One path, or some, as a list."""
+    """One path or several, as a list."""
     return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
 
 
 def scan(given: Iterable[Path], known: Mapping[str, Source], *, gone: bool = True) -> tuple[list[File], list[Skipped]]:
-    """The files there are, each under the name that is known; with `gone`, a path that was read may be missing.
+    """The files found under `given`, each with its known name, and those skipped.
 
-    Raises DocumentError for one that is missing otherwise.
+    Raises DocumentError for a missing path; with `gone`, not for one that was read earlier.
     """
     read = [Path(source.path) for source in known.values()] if gone else []
     found, skipped = files(
@@ -32,7 +32,7 @@ def scan(given: Iterable[Path], known: Mapping[str, Source], *, gone: bool = Tru
 
 
 def _as_known(file: File, name: str | None) -> File:
-    """The file under the name by which it was read, from a folder above or below the one it is read from now."""
+    """The file under the name of its first reading, which may have been from a folder above or below today's."""
     path = Path(os.path.abspath(file.path))
     if name is None or not path.as_posix().endswith(f"/{name}"):
         return file

@@ -1,4 +1,4 @@
-"""The only module that changes anything on disk, one system call after the other, so that a test may stand between.
+"""The only module that changes anything on disk, one system call per step, so that tests can interrupt between steps.
 
 A function that writes has flushed what it wrote when it returns. A new, moved or removed name is durable after
 `flush_folder`.
@@ -18,7 +18,7 @@ _AT_ONCE = 1024 * 1024
 
 
 def write(path: Path, pieces: Iterable[Data]) -> None:
-    """Make a file, or empty the one that is there, and write pieces one behind the other."""
+    """Create or truncate a file, and write the pieces one after another."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         waiting = bytearray()
@@ -37,9 +37,9 @@ def write(path: Path, pieces: Iterable[Data]) -> None:
 
 
 def append(path: Path, end: int, data: Data) -> None:
-    """Cut a file at `end` and write behind it.
+    """Truncate a file at `end` and write `data` there.
 
-    After an OSError it is cut at `end` again; where not even that can be done, the error says so.
+    After an OSError the file is truncated at `end` again; where that fails too, the error says so.
     """
     descriptor = os.open(path, os.O_WRONLY)
     try:
@@ -56,7 +56,7 @@ def append(path: Path, end: int, data: Data) -> None:
 
 
 def cut(path: Path, end: int) -> None:
-    """Cut a file at `end`; what it holds up to there is durable then, whoever wrote it."""
+    """Truncate a file at `end`; what comes before is durable then, whoever wrote it."""
     append(path, end, b"")
 
 
@@ -70,12 +70,12 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """A new folder; FileExistsError where there is something of that name."""
+    """Create a folder; FileExistsError where the name is taken."""
     os.mkdir(folder)
 
 
 def make_folders(folder: Path) -> None:
-    """A folder, with those above it that are missing, durable at once; as it is where it is there."""
+    """Create a folder and its missing ancestors, durable at once; does nothing where it exists."""
     if not folder.is_dir():
         make_folders(folder.parent)
         with suppress(FileExistsError):  # another process may make it as well
@@ -84,12 +84,12 @@ def make_folders(folder: Path) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Give a file another name, in one step, in the place of what has that name; a folder where nothing has it."""
+    """Rename atomically, replacing a file of the new name; the new name of a folder must be free."""
     os.replace(old, new)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; a link to a folder is removed as a file."""
+    """Remove a file, or a folder with its content; a link to a folder is removed, not followed."""
     if path.is_dir() and not path.is_symlink():
         for inner in path.iterdir():
             remove(inner)

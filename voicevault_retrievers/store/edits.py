@@ -1,4 +1,4 @@
-"""What is to change in a knowledge base, worked out against the snapshot that it changes."""
+"""Edits of a knowledge base, worked out against the snapshot that they change."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from voicevault_retrievers.store.wal import CommitRecord
 
 @dataclass(frozen=True)
 class Put:
-    """Chunks and parents come, each in the place of the one of its id, and so do sources.
+    """Add or replace chunks, parents and sources, by id or name.
 
-    What a source held before and is not among the chunks goes; `alone`, all else goes. `vectors` gives the rows of
-    those chunks that are not in the snapshot already.
+    Chunks that a given source held before and that are not among `chunks` are deleted; with `alone`, everything else
+    is. `vectors` gives the rows of the chunks that are not in the snapshot already.
     """
 
     chunks: Sequence[Chunk]
@@ -47,7 +47,7 @@ class Put:
         return self._without_rest(snapshot, record, [*former, *gone]), changes
 
     def _gone(self, snapshot: Snapshot) -> list[Chunk]:
-        before = {parent.id for parent in self.parents if parent.is_parent}  # what was searched, and is a parent now
+        before = {parent.id for parent in self.parents if parent.is_parent}  # a searched chunk may be a parent now
         if self.alone:
             before.update(snapshot.ids())
         elif self.sources:
@@ -65,7 +65,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Drop:
-    """Chunks go: those of some ids, or those that pass a filter; and a source, if it is named."""
+    """Delete chunks by ids or by a filter, and optionally the named source."""
 
     ids: Iterable[str] = ()
     where: Filter | None = None
@@ -86,7 +86,7 @@ def tidied(
     parents_kept: Collection[str] = (),
     sources_kept: Collection[str] = (),
 ) -> CommitRecord:
-    """The record, with the parents and sources that lose their last chunk by it, `former` being what it takes away."""
+    """The record, also deleting parents and sources that lose their last chunk; `former` are the removed chunks."""
     parents, names = set[str](), set[str]()
     for chunk in former:
         parents.update(values_of(chunk, PARENT))
@@ -102,5 +102,5 @@ def tidied(
 
 
 def _chunks(snapshot: Snapshot, ids: Iterable[str]) -> list[Chunk]:
-    """Those of some chunks that are here."""
+    """The chunks with these ids that exist."""
     return [chunk for chunk_id in ids if (chunk := snapshot.get(chunk_id)) is not None]

@@ -1,4 +1,4 @@
-"""What a knowledge base needs of its embedder: an entry to know it by, and rows that fit."""
+"""The embedder of a knowledge base: its manifest entry, and the checked rows of its vectors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BATCH = 64
 
 
 def describe(embedder: Embedder) -> EmbedderEntry:
-    """How an embedder is known on disk; with what `load_embedder` takes, where it is one of its kinds.
+    """The manifest entry of an embedder, with what `load_embedder` takes where it is one of its kinds.
 
-    One that is in doubt is asked for its probe.
+    An embedder whose identity is in doubt is asked for its probe.
     """
     from voicevault_retrievers.dense.base import BaseEmbedder
     from voicevault_retrievers.dense.embedders import (
@@ -51,9 +51,9 @@ def describe(embedder: Embedder) -> EmbedderEntry:
 
 
 def make(entry: EmbedderEntry, kb: str) -> Embedder:
-    """The embedder of an entry; of the runtimes whose vectors are the same, the fastest that is installed.
+    """The embedder of an entry: of the runtimes that give the same vectors, the fastest one installed.
 
-    Raises ConfigError where it has to be given, IncompatibleIndexError where it is another by now.
+    Raises ConfigError where the embedder has to be passed, IncompatibleIndexError where the loaded one differs.
     """
     from voicevault_retrievers.dense.embedders import load_embedder
 
@@ -72,7 +72,7 @@ def make(entry: EmbedderEntry, kb: str) -> Embedder:
 
 
 def check(entry: EmbedderEntry | None, embedder: Embedder, kb: str) -> None:
-    """Raises IncompatibleIndexError where an embedder is not the one that made a knowledge base's vectors."""
+    """Raises IncompatibleIndexError where the embedder did not make a knowledge base's vectors."""
     if entry is None:
         raise IncompatibleIndexError(
             f"knowledge base {kb!r} was created without an embedder and holds no vectors, given "
@@ -89,7 +89,7 @@ def check(entry: EmbedderEntry | None, embedder: Embedder, kb: str) -> None:
 
 
 def made_by(entry: EmbedderEntry, embedder: Embedder) -> bool:
-    """Whether an embedder is the model of an entry; it is asked for a probe only where one of the two is in doubt."""
+    """Whether an embedder is the model of an entry; computes a probe only where the identity of one is in doubt."""
     from voicevault_retrievers.dense.base import BaseEmbedder
 
     if isinstance(embedder, BaseEmbedder):
@@ -98,7 +98,7 @@ def made_by(entry: EmbedderEntry, embedder: Embedder) -> bool:
 
 
 def are_of_one_model(one: EmbedderEntry | None, other: EmbedderEntry | None) -> bool:
-    """Whether two indexes have vectors of one model, or have none."""
+    """Whether two indexes have vectors of one model, or neither has any."""
     if one is None or other is None:
         return one is other
     if one.dimension != other.dimension:
@@ -121,9 +121,9 @@ def embed(embedder: Embedder, chunks: Sequence[Chunk], progress: Progress | None
 
 
 def given_rows(vectors: ArrayLike, chunks: Sequence[Chunk], dimension: int) -> Rows:
-    """A row for each chunk that is searched, of vectors for all chunks, or for these alone; ConfigError as `unit_rows`.
+    """A unit row for each chunk that is no parent, from vectors for all chunks or for those alone.
 
-    Those of parents are passed over, whatever they are.
+    Vectors of parents are ignored and not checked. Raises ConfigError as `unit_rows` does.
     """
     searched = [at for at, chunk in enumerate(chunks) if not chunk.is_parent]
     rows: Any = vectors
@@ -133,7 +133,7 @@ def given_rows(vectors: ArrayLike, chunks: Sequence[Chunk], dimension: int) -> R
 
 
 class Prepared:
-    """The vectors of chunks that are to come, by id: those given, and others once `prepare` has made them."""
+    """The vectors of chunks to be added, by id: the given ones, and those that `prepare` makes."""
 
     def __init__(self, embedder: Callable[[], Embedder | None], given: dict[str, Vector]) -> None:
         self._embedder = embedder
@@ -141,7 +141,7 @@ class Prepared:
         self._present: tuple[Snapshot | None, dict[str, Chunk | None]] = (None, {})
 
     def present(self, snapshot: Snapshot, chunk_id: str) -> Chunk | None:
-        """What a snapshot has under an id; looked up once."""
+        """The chunk that a snapshot has under an id; looked up once."""
         if self._present[0] is not snapshot:
             self._present = (snapshot, {})
         known = self._present[1]
@@ -150,7 +150,7 @@ class Prepared:
         return known[chunk_id]
 
     def __call__(self, snapshot: Snapshot, chunks: Sequence[Chunk]) -> Rows | None:
-        """A row per chunk; None where a knowledge base keeps none."""
+        """A row per chunk; None where the knowledge base keeps no vectors."""
         entry = snapshot.manifest.embedder
         if entry is None:
             return None
@@ -161,7 +161,7 @@ class Prepared:
         return rows
 
     def prepare(self, snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None) -> None:
-        """Make what is not there of those chunks that a snapshot has not; a text that it has under an id has a row."""
+        """Make the missing vectors; a chunk whose text the snapshot has under its id takes the stored vector."""
         if snapshot.manifest.embedder is None:
             return
         new: list[Chunk] = []

@@ -1,13 +1,13 @@
-"""A knowledge base as JSON Lines: for another place, another version, another program.
+"""A knowledge base as JSON Lines, to move it to another place, version or program.
 
-The first line is the header: format and version, how chunks are analysed and embedded, how many of each kind there
-are. Each other line is an object of one key, which says what it holds: a `source`, a `parent` or a `chunk`, in this
-order, by ascending name or id. A chunk's `vector` is little-endian float32 in base64. The last line, `end`, has the
-counts again and the sha256 of all that comes before it, so that a file that was cut or changed is not taken for whole.
+The first line is the header: format and version, analyzer and embedder, and the count of each kind of entry. Every
+other line is an object of one key, which says what it holds: a `source`, a `parent` or a `chunk`, in this order, by
+ascending name or id. A chunk's `vector` is little-endian float32 in base64. The last line, `end`, has the counts again
+and the sha256 of all lines before it, so that a file that was cut or changed is recognised.
 
-Where there are questions about the chunks the version is 2, and behind the chunks come each `note` that a chunk has no
-questions, and each `question`, as a chunk is written. Without them it is 1, as it was before there were questions: what
-reads that version alone refuses the other as newer.
+Where there are questions about the chunks the version is 2. After the chunks come each `note` that a chunk has no
+questions, and each `question`, in the form of a chunk. Without questions the version is 1, as before there were
+questions; readers of version 1 refuse version 2 as newer.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ File: TypeAlias = str | Path | IO[bytes]
 
 
 def export(kb: KnowledgeBase, file: File, *, vectors: bool = True, progress: Progress | None = None) -> int:
-    """Write all that is in a knowledge base, and the questions about its chunks; how many chunks that is.
+    """Write a knowledge base, with the questions about its chunks; returns the number of chunks.
 
-    The same chunks give the same bytes. A path gets the whole file or stays as it was; an open file is written to from
-    where it is. Without `vectors` whoever imports makes them again. `progress` is told (done, total) of the chunks.
-    Raises ConfigError for a path that is not a file's, IndexDamagedError where the base is damaged, StorageError where
-    the file cannot be written, and IncompatibleIndexError where questions have vectors of another embedder.
+    The same chunks give the same bytes. A path receives the whole file or stays as it was; an open file is written from
+    its current position. Without `vectors`, the import embeds the chunks again. `progress` is told (done, total) of the
+    chunks. Raises ConfigError for a path that is not a file's, IndexDamagedError where the base is damaged,
+    StorageError where the file cannot be written, and IncompatibleIndexError where questions have vectors of another
+    embedder.
     """
     view = kb.view()
     snapshot, questions = view.snapshot, question_snapshot(kb)
@@ -85,14 +86,14 @@ def restore(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> KnowledgeBase:
-    """Make a new knowledge base of what `export` wrote; all of it, or nothing.
+    """Make a new knowledge base of what `export` wrote, completely or not at all.
 
-    Keywords are indexed anew, by the `analyzer` given or else by the one that the file names, as it is here. Vectors
-    are taken over; where the file has none, the `embedder` given makes them, or else the one that the file names.
+    Keywords are indexed again, by the given `analyzer` or else the one that the file names, as installed here. Vectors
+    are taken from the file; where it has none, the given `embedder` makes them, or else the one that the file names.
     `progress` is told (done, total) of the chunks. Raises DocumentError, naming the line, for a file that is no export
-    and for a line that is not as it should be; IndexDamagedError for a file that was cut or changed;
-    IncompatibleIndexError for a newer version, an embedder that did not make the vectors, and a custom analyzer that is
-    not given; ConfigError for a base that is there already.
+    and for an invalid line; IndexDamagedError for a file that was cut or changed; IncompatibleIndexError for a newer
+    version, an embedder that did not make the vectors, and a custom analyzer that is not given; ConfigError for a base
+    that exists already.
     """
     target = free(base, root)
     with _opened(file) as stream:
@@ -116,7 +117,7 @@ def restore(
 def _questions(
     kb: KnowledgeBase, header: Header, analyzer: SavedAnalyzer | None, embedder: Embedder | None
 ) -> AbstractContextManager[KnowledgeBase | None]:
-    """An empty base for the questions of an export in that of its chunks; None where it has none."""
+    """An empty base for an export's questions, inside the base of its chunks; None where it has no questions."""
     if not header.questions:
         return nullcontext()
     folder = kb.path / COLLECTION
@@ -126,7 +127,7 @@ def _questions(
 
 
 def _sealed(view: View, questions: Snapshot | None, vectors: bool, progress: Progress | None) -> Iterator[bytes]:
-    """All lines, and the last one, which seals them."""
+    """All lines, ending with the one that seals them with counts and sha256."""
     snapshot = view.snapshot
     totals = (len(snapshot.sources), sum(1 for _ in snapshot.parent_ids()), len(snapshot))
     counts = dict(zip(KINDS, totals, strict=True))
@@ -165,7 +166,7 @@ def _chunks(view: View, vectors: bool) -> Iterator[dict[str, Any]]:
 
 
 def _notes(questions: Snapshot) -> Iterator[Chunk]:
-    """The notes beside questions, without the one that says of which commit of their base these are."""
+    """The notes among the questions, without the mark that records which commit of the base they belong to."""
     return (note for note in View(questions, lambda: None).iter_parents() if note.id != MARK)
 
 
@@ -174,7 +175,7 @@ def _fields(chunk: Chunk) -> dict[str, Any]:
 
 
 def _save(path: Path, lines: Iterable[bytes]) -> None:
-    """Write beside a file, and put it into its place when it is whole."""
+    """Write to a new file, and move it to the path when it is whole."""
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is there and is not a file: name a file to export to")
     path = Path(os.path.realpath(path))
@@ -200,7 +201,7 @@ def _opened(file: File) -> AbstractContextManager[IO[bytes]]:
 
 
 def _manifest(header: Header, analyzer: SavedAnalyzer | None, embedder: Embedder | None, kb: str) -> Manifest:
-    """That of the base to be made; an embedder that is given is only asked what it is where it will be needed."""
+    """The manifest of the new base; a given embedder is described only where it will make the vectors."""
     chosen = analyzers.named(analyzer) if analyzer else analyzers.make(header.analyzer, None, kb)
     entry = header.embedder
     if embedder is not None and header.vectors:

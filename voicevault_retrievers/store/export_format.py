@@ -1,4 +1,4 @@
-"""The lines of an export (see `export`), read one at a time, none of them trusted."""
+"""The lines of an export (see `export`), read and validated one at a time."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ Entry: TypeAlias = Source | Chunk
 
 FORMAT = "voicevault"
 VERSION = 2
-"""The newest: with questions. One without them is written as version 1, which says less and is read everywhere."""
+"""The newest version, with questions. An export without them is written as version 1, which older readers accept."""
 KINDS = ("source", "parent", "chunk")
-"""What lines hold, in the order in which they come."""
+"""The kinds of lines, in their order."""
 QUESTION_KINDS = ("note", "question")
-"""What lines hold of the questions about chunks, behind the others: which chunks have none, and the questions."""
+"""The kinds of lines about questions, after the others: chunks without questions, and the questions."""
 
 BLOCK = 4096
 BLOCK_BYTES = 32 * 1024 * 1024
-"""Lines, and bytes of lines, that are held at a time."""
+"""The most lines, and bytes of lines, that are held at a time."""
 
 _HEADER_BYTES = 1024 * 1024
 _LARGEST_DIMENSION = 65_536
 _ESCAPED = 12
-"""Bytes that a character may take in JSON, as two escapes."""
+"""The most bytes that a character takes in JSON, as two escapes."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The first line: `name` is that of the base, `vectors` says whether chunks have them, `counts` is by kind."""
+    """The first line: the base's `name`, whether chunks have `vectors`, and the `counts` by kind."""
 
     format: str
     version: int
@@ -73,7 +73,7 @@ class Header:
 
     @classmethod
     def read(cls, line: dict[str, Any]) -> Header:
-        """ValueError where a field is not what it should be, IncompatibleIndexError for a newer version."""
+        """The header of a line; ValueError for an invalid field, IncompatibleIndexError for a newer version."""
         if line.get("format") != FORMAT:
             raise ValueError("this is no export of a knowledge base: its first line does not say so")
         if whole("version", line.get("version")) > VERSION:
@@ -95,7 +95,7 @@ class Header:
 
 
 class Block(NamedTuple):
-    """Some of what an export holds.
+    """A block of an export's entries.
 
     `vectors` has a row per chunk and `question_vectors` per question; they are None where the file has none.
     """
@@ -110,10 +110,10 @@ class Block(NamedTuple):
 
 
 class Exported:
-    """What a stream holds, read once.
+    """The content of an export stream, read once.
 
-    Raises DocumentError, naming the line, for one that is not as it should be; IndexDamagedError where the stream ends
-    early or has changed.
+    Raises DocumentError, naming the line, for an invalid line; IndexDamagedError where the stream ends early or has
+    changed.
     """
 
     def __init__(self, stream: IO[bytes], limits: Limits) -> None:
@@ -133,7 +133,7 @@ class Exported:
             raise self._wrong(error) from error
 
     def blocks(self) -> Iterator[Block]:
-        """All that comes after the header; the last block when the file has been found whole."""
+        """The entries after the header; the last block is yielded once the file has been found whole."""
         held, rows, size = _nothing(), _nothing(), 0
         for kind, entry, row in self._entries():
             held[kind].append(entry)
@@ -197,12 +197,12 @@ class Exported:
 
     @property
     def _longest(self) -> int:
-        """Bytes of the longest line that can hold what the limits allow."""
+        """The most bytes of a line within the limits."""
         limits = _of_questions(self._limits) if self.header.questions else self._limits
         return _ESCAPED * (limits.text + limits.metadata + 2 * limits.id) + 6 * self._dimension + _HEADER_BYTES
 
     def _next(self, longest: int) -> dict[str, Any]:
-        """The next line; the digest is then that of all lines before it."""
+        """The next line; afterwards the digest covers all lines before it."""
         self._digest.update(self._line)
         self._number += 1
         self._line = self._stream.readline(longest + 1)
@@ -239,12 +239,12 @@ def _nothing() -> dict[str, list[Any]]:
 
 
 def _kinds(version: int) -> tuple[str, ...]:
-    """What the lines of a version hold."""
+    """The kinds of lines in a version."""
     return (*KINDS, *QUESTION_KINDS) if version > 1 else KINDS
 
 
 def _of_questions(limits: Limits) -> Limits:
-    """What a question may be where chunks are within some limits: it has its chunk's metadata, and names it."""
+    """The limits on a question about a chunk within `limits`: a question has its chunk's metadata and id."""
     return replace(
         limits,
         text=max(limits.text, Limits().text),
@@ -255,7 +255,7 @@ def _of_questions(limits: Limits) -> Limits:
 
 
 def _check(held: Any, **types: Any) -> None:
-    """Raises ValueError where an object has other keys, or values of other types."""
+    """Raises ValueError unless an object has exactly these keys, with values of these types."""
     if not isinstance(held, dict) or held.keys() != types.keys():
         raise ValueError(f"expected an object with the keys {sorted(types)}, found {str(held)[:200]}")
     wrong = [key for key, kind in types.items() if not isinstance(held[key], kind)]

@@ -1,13 +1,12 @@
-"""Files with checksums: what is written is durable (`disk`) and digested as it is written; what is read is checked.
+"""Files with checksums: writes are durable (`disk`) and digested on the way; reads are checked.
 
 A file, or a whole folder (`NewFolder`), is flushed before anything refers to it, and a manifest is replaced in one
-step. A file's size and sha256 stand in the manifest; a segment's folder also holds the crc32 of every 64 KiB block of
+step. The manifest holds each file's size and sha256. A segment's folder also holds the crc32 of every 64 KiB block of
 its files (`BLOCKS`), itself under a sha256.
 
-Read: opening checks sizes, the sha256 of small companions (`read`), all blocks of files up to 1 MiB and the first
-block of larger ones, which holds an array's header. Every other block is checked before what is in it is first used
-(`BlockFile`, `CheckedRows`), so that a flipped bit is an error at the search that meets it; every sha256 is checked by
-`problems`.
+Opening checks sizes, the sha256 of small companion files (`read`), all blocks of files up to 1 MiB and the first block
+of larger ones, which holds an array's header. Every other block is checked before its first use (`BlockFile`,
+`CheckedRows`), so that a flipped bit raises in the search that meets it. `problems` checks every sha256.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ REBUILD = "it can be made again from the chunks: KnowledgeBase.repair(...), or `
 _ORIGINAL = re.compile(
     r"(manifest|retriever)\.json|(log|sources)-\d+|seg-\d+\.dead-\d+(\.parents)?|(chunks|parents)\.jsonl|vectors\.npy"
 )
-"""What nothing else on disk holds; all else is derived from it."""
+"""Files whose content cannot be derived from other files."""
 
 _ARRAY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|][a-z]\d+)', 'fortran_order': False, 'shape': \(([\d, ]*)\), \} *\n",
     re.DOTALL,
 )
-"""The header of a .npy file. numpy reads it by `ast`; in CPython 3.11 threads that parse at once get SystemErrors."""
+"""The header of a .npy file. numpy parses it with `ast`; in CPython 3.11 concurrent parsing raises SystemError."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What a file must be: its size in bytes and its sha256."""
+    """The size in bytes and the sha256 that a file must have."""
 
     size: int
     sha256: str
@@ -62,7 +61,7 @@ class FileEntry:
 
 
 class Digest:
-    """The size, sha256 and crc32 per block of bytes that pass through."""
+    """The size, the sha256, and the crc32 of each block, of the bytes that pass through."""
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
@@ -70,7 +69,7 @@ class Digest:
         self.crcs: list[int] = []
 
     def over(self, pieces: Iterable[Data]) -> Iterator[Data]:
-        """The pieces, each counted before it goes on."""
+        """The pieces, digested as they pass."""
         for piece in pieces:
             self._sha256.update(piece)
             self._count(memoryview(piece))
@@ -91,7 +90,7 @@ class Digest:
 
 
 class NewFolder:
-    """A folder that is being written: one file after the other, then `seal`."""
+    """A folder being written: one file after the other, then `seal`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -99,16 +98,16 @@ class NewFolder:
         disk.make_folder(path)
 
     def write(self, name: str, pieces: Iterable[Data]) -> None:
-        """A file of these pieces."""
+        """Write a file of these pieces."""
         digest = self._digests[name] = Digest()
         disk.write(self.path / name, digest.over(pieces))
 
     def save(self, name: str, array: NDArray[Any]) -> None:
-        """An array as a .npy file."""
+        """Write an array as a .npy file."""
         self.write(name, (header(array.dtype, array.shape), data(array)))
 
     def seal(self) -> dict[str, FileEntry]:
-        """Write the checksums of all blocks; the files with their entries."""
+        """Write the checksums of all blocks; returns the entries of the files by name."""
         blocks = {name: digest.crcs for name, digest in self._digests.items()}
         self.write(BLOCKS, [json.dumps(blocks).encode()])
         disk.flush_folder(self.path)
@@ -116,7 +115,7 @@ class NewFolder:
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """What a .npy file begins with."""
+    """The header of a .npy file."""
     head = BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(head, described)
@@ -135,7 +134,7 @@ def write(path: Path, content: Data) -> FileEntry:
 
 
 def replace(path: Path, content: Data) -> None:
-    """Put a file in the place of another in one step: after a crash there is the old one or the new one."""
+    """Replace a file atomically: after a crash there is the old file or the new one."""
     new = path.with_name(f"{path.name}.new")
     disk.write(new, [content])
     disk.rename(new, path)
@@ -143,12 +142,12 @@ def replace(path: Path, content: Data) -> None:
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:
-    """Put an object with a checksum in the place of another in one step."""
+    """Replace a JSON file atomically, adding a checksum to the object."""
     replace(path, json.dumps({"checksum": _checksum(body), **body}, indent=1).encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote; IndexDamagedError when it is missing or another."""
+    """The object that `write_json` wrote; IndexDamagedError when the file is missing or changed."""
     try:
         body: dict[str, Any] = json.loads(path.read_bytes())
         checksum = body.pop("checksum")
@@ -162,7 +161,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path, entry: FileEntry) -> bytes:
-    """A whole file, checked; IndexDamagedError when it is missing or another."""
+    """The content of a file, checked; IndexDamagedError when the file is missing or changed."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -173,7 +172,7 @@ def read(path: Path, entry: FileEntry) -> bytes:
 
 
 def open_folder(folder: Path, entries: Mapping[str, FileEntry]) -> dict[str, BlockFile]:
-    """The files of a sealed folder by name, checked as far as opening does."""
+    """The files of a sealed folder by name, with the checks of opening."""
     blocks = json.loads(read(folder / BLOCKS, entries[BLOCKS]))
     return {name: BlockFile(folder / name, entries[name].size, crcs) for name, crcs in blocks.items()}
 
@@ -181,7 +180,7 @@ def open_folder(folder: Path, entries: Mapping[str, FileEntry]) -> dict[str, Blo
 def problems(
     folder: Path, entries: Mapping[str, FileEntry], passed: Callable[[int], None] | None = None
 ) -> Iterator[str]:
-    """What is wrong with the files of a sealed folder, read in full; `passed` is told of bytes as they are read."""
+    """What is wrong with the files of a sealed folder, read in full; `passed` is called with the bytes just read."""
     for name, entry in entries.items():
         path = folder / name
         try:
@@ -196,9 +195,10 @@ def problems(
 
 
 class BlockFile:
-    """A file that does not change, with the crc32 of each of its blocks.
+    """An immutable file, with the crc32 of each of its blocks.
 
-    Small ones are read, large ones memory-mapped, which keeps a file open: a process may have a thousand or so.
+    Small files are read. Large ones are memory-mapped, which keeps a file open each: a process may have about a
+    thousand.
     """
 
     def __init__(self, path: Path, size: int, crcs: list[int]) -> None:
@@ -217,12 +217,12 @@ class BlockFile:
         self._check(0, size if self._whole else min(size, BLOCK))
 
     def read(self, start: int, stop: int) -> bytes:
-        """These bytes, of blocks that are sound."""
+        """The bytes from `start` to `stop`, after checking their blocks."""
         self._check(start, stop)
         return self._bytes[start:stop].tobytes()
 
     def array(self) -> NDArray[Any]:
-        """The array of a .npy file, not to be written to, of which only the header has been checked."""
+        """The read-only array of a .npy file, of which only the header has been checked."""
         header = _ARRAY.match(self._bytes[:BLOCK])
         if header is None:
             raise damaged(self.path, "does not begin as an array does")
@@ -231,27 +231,27 @@ class BlockFile:
         return np.ndarray(shape, dtype, self._bytes, self._start)
 
     def checked(self) -> NDArray[Any]:
-        """The array, every block of it checked."""
+        """The array, with every block checked."""
         self.check()
         return self.array()
 
     def rows(self) -> NDArray[Any]:
-        """The array, whose rows are checked when they are taken, by index or as a factor of a product."""
+        """The array, whose rows are checked when they are taken by index or used in a matrix product."""
         return CheckedRows.of(self)
 
     def check(self) -> None:
-        """Check every block; IndexDamagedError for one that has changed."""
+        """Check every block; IndexDamagedError where one has changed."""
         if not self._whole:
             self._check(0, len(self._bytes))
             self._whole = True
 
     def check_rows(self, first: int, stop: int) -> None:
-        """Check the blocks of some rows of the array, from the first up to the second."""
+        """Check the blocks of the rows from `first` up to `stop`."""
         if not self._whole:
             self._check(self._start + first * self._row, self._start + stop * self._row)
 
     def check_each(self, rows: NDArray[np.integer]) -> None:
-        """Check the blocks of some rows of the array, in any order."""
+        """Check the blocks of the given rows, in any order."""
         if not self._whole and len(rows):
             starts = self._start + rows.astype(np.int64) * self._row
             blocks = np.unique(np.concatenate((starts // BLOCK, (starts + self._row - 1) // BLOCK)))
@@ -267,13 +267,13 @@ class BlockFile:
 
 
 class CheckedRows(np.ndarray[Any, Any]):
-    """The array of a file; what is taken of it is checked first, and is a plain array."""
+    """The array of a file; rows are checked before they are taken, and come as plain arrays."""
 
     _file: BlockFile
 
     @classmethod
     def of(cls, file: BlockFile) -> CheckedRows:
-        """That of a file."""
+        """The array of `file`."""
         made = file.array().view(cls)
         made._file = file
         return made
@@ -294,7 +294,7 @@ class CheckedRows(np.ndarray[Any, Any]):
 
 
 def original(name: str) -> bool:
-    """Whether a file is one that cannot be made again from others."""
+    """Whether a file's content cannot be derived from other files."""
     return _ORIGINAL.fullmatch(name) is not None
 
 
@@ -304,7 +304,7 @@ def damaged(path: Path, what: str) -> IndexDamagedError:
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
-    """The same in every format, so that damage and a newer format are told apart."""
+    """The checksum of an object, the same in every format, so that damage and a newer format are distinguished."""
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The graph of what a knowledge base's chunks refer to: made of the chunks, and kept in a file in its folder."""
+"""The graph of the references of a knowledge base's chunks: built from the chunks, and kept in a file in its folder."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from voicevault_retrievers.text.references.laws import plain
 FILE = "references.graph"
 
 _NARROWED = 16
-"""For how many sets of declared laws a graph is kept as those see it who see no others."""
+"""For how many sets of visible laws a narrowed graph is kept."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class GraphBase(Protocol):
-    """What is asked of a knowledge base."""
+    """The part of a knowledge base that a graph needs."""
 
     @property
     def path(self) -> Path: ...
@@ -52,7 +52,7 @@ class GraphBase(Protocol):
 
 
 class GraphUpdate(NamedTuple):
-    """How many chunks were read, were gone, and were as they had been."""
+    """How many chunks were read, were gone, and were unchanged."""
 
     read: int
     removed: int
@@ -60,9 +60,9 @@ class GraphUpdate(NamedTuple):
 
 
 def update_graph(base: GraphBase, progress: Callable[[int], None] | None = None) -> GraphUpdate:
-    """Bring the file of a knowledge base's graph up to date, reading the chunks that are new or others now.
+    """Bring the file of a knowledge base's graph up to date, reading new and changed chunks.
 
-    A base without the file is searched as well: its graph is made of all chunks when it is first asked. `progress` is
+    A base without the file is searched as well: its graph is built from all chunks at the first search. `progress` is
     told how many chunks are done. Raises StorageError where the file cannot be written.
     """
     now = _present([base.view()])
@@ -74,7 +74,7 @@ def update_graph(base: GraphBase, progress: Callable[[int], None] | None = None)
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the file of a graph in a knowledge base's folder; None where it is sound, or not there."""
+    """What is wrong with a graph's file in a knowledge base's folder; None where it is sound or missing."""
     file = folder / FILE
     try:
         if file.is_file():
@@ -87,14 +87,14 @@ def damage(folder: Path) -> str | None:
 
 
 def drop_damaged(folder: Path) -> None:
-    """Remove a graph's file that is damaged: it is made anew of the chunks."""
+    """Remove a damaged file of a graph, which can be built again from the chunks."""
     if damage(folder) is not None:
         disk.remove(folder / FILE)
         disk.flush_folder(folder)
 
 
 class KeptGraph:
-    """The graph of some views; that of the same commits is the same."""
+    """A cache of the graph of some views, valid while their commits are the same."""
 
     def __init__(self) -> None:
         self._mutex = Mutex()
@@ -109,10 +109,10 @@ class KeptGraph:
 
 
 class SnapshotGraph:
-    """The graph of the chunks of views, made when it is first asked: of `folder`'s file, where that has one.
+    """The graph of the chunks of views, built at first use, from the file in `folder` where there is one.
 
-    References are read by rules, which know the laws that the chunks declare ("may be cited as ..."). What reads them
-    is had without the graph. Nothing is put in or deleted: what the chunks state, their knowledge base says.
+    References are read by rules, which know the laws that the chunks declare ("may be cited as ..."). The reader is
+    available without building the graph. The graph is read-only: its content comes from the chunks.
     """
 
     def __init__(self, views: Sequence[View], folder: Path | None = None) -> None:
@@ -125,12 +125,12 @@ class SnapshotGraph:
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """The commits that it is of."""
+        """The commits that the graph is built from."""
         return [view.snapshot for view in self._views]
 
     @property
     def graph(self) -> EmbeddedGraph:
-        """The graph itself."""
+        """The graph, built at first use."""
         with self._lock:
             return self._graph
 
@@ -143,7 +143,7 @@ class SnapshotGraph:
 
     @property
     def reader(self) -> RuleReferences:
-        """What reads references out of a query as it read them out of the chunks; had without making the graph."""
+        """The reader of references for queries, the same as for the chunks; available without building the graph."""
         with self._reading:
             return self._reader
 
@@ -152,7 +152,7 @@ class SnapshotGraph:
         return RuleReferences(_together(self._declarations()))
 
     def _declarations(self, now: Mapping[str, Chunk] | None = None) -> list[_Declared]:
-        """What chunks declare, read once; `now` are all chunks where somebody has them."""
+        """The declared laws by chunk, read once; `now` are all chunks, where the caller has them."""
         with self._reading:
             if self._laws is None:
                 self._laws = _declared((_present(self._views) if now is None else now).values())
@@ -163,9 +163,9 @@ class SnapshotGraph:
         return self.reader.read(text)
 
     def seen_by(self, require: Filter) -> SnapshotGraph | NarrowedGraph:
-        """The graph, and what reads queries, for those who see what passes a filter.
+        """The graph and the reader of queries for users whose access rights are `require`.
 
-        It knows the laws that these chunks declare: what others declare changes nothing that is found.
+        They know only the laws that permitted chunks declare: declarations in other chunks do not change the result.
         """
         passes, declared = compile_filter(require), self._declarations()
         permitted = [one for one in declared if passes(one.metadata)]
@@ -184,11 +184,11 @@ class SnapshotGraph:
             return narrowed
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Put in nothing that the knowledge base does not hold: raises TypeError."""
+        """Raises TypeError: the graph's content comes from the chunks."""
         raise TypeError("the graph of a knowledge base has what its chunks state: add chunks to the base")
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Delete nothing that the knowledge base holds: raises TypeError."""
+        """Raises TypeError: the graph's content comes from the chunks."""
         raise TypeError("the graph of a knowledge base has what its chunks state: delete chunks from the base")
 
     def find(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -216,7 +216,7 @@ class SnapshotGraph:
 
 
 class NarrowedGraph:
-    """A graph as it is where some laws are not declared: chunks that name one of them are read without."""
+    """A graph without some declared laws: chunks that name one of them are read again without these laws."""
 
     def __init__(self, whole: SnapshotGraph, reader: RuleReferences, hidden: Mapping[str, Sequence[str]]) -> None:
         self._whole = whole
@@ -226,7 +226,7 @@ class NarrowedGraph:
 
     @cached_property
     def _other(self) -> EmbeddedGraph:
-        """What the chunks state that are read in another way."""
+        """The references, read without the hidden laws, of the chunks that name one of them."""
         chunks = (entry.chunk for entry in self._whole.graph.entries() if self._names_hidden(entry.chunk))
         return EmbeddedGraph(entry_of(chunk, self.reader) for chunk in chunks)
 
@@ -239,7 +239,7 @@ class NarrowedGraph:
         return self.reader.read(text)
 
     def find(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """As `GraphStore.find`; a key that nothing states now may be among them."""
+        """As `GraphStore.find`; may contain nodes that no chunk refers to now."""
         other, whole = self.other.find(names), self._whole.find(names)
         return {name: sorted({*other[name], *whole[name]}) for name in names}
 
@@ -261,25 +261,25 @@ class NarrowedGraph:
 
     @property
     def other(self) -> EmbeddedGraph:
-        """What the chunks state that name a law which is not declared here."""
+        """The graph of the chunks that name a hidden law, read without it."""
         with self._lock:
             return self._other
 
 
 class _Declared(NamedTuple):
-    """The laws that a chunk declares, with other ways to write each."""
+    """The laws that a chunk declares, each with its other spellings."""
 
     metadata: Mapping[str, Any]
     laws: Mapping[str, Sequence[str]]
 
 
 def graph_channel(graph: SnapshotGraph, *, hops: int = 2, **options: Any) -> GraphChannel:
-    """The channel over a graph; `hops` is how many chunks a path may pass, the others are of `GraphChannel`."""
+    """The channel over a graph; `hops` is the most chunks on a path, the other options are those of `GraphChannel`."""
     return GraphChannel(graph, reader=graph, depth=hops, **options)
 
 
 def _present(views: Sequence[View]) -> dict[str, Chunk]:
-    """All chunks, by ascending id: which of two laws of one short name is meant does not hang on how they are kept."""
+    """All chunks, by ascending id, so that the choice between two laws of one short name does not depend on storage."""
     chunks = (chunk for view in views for part in view.parts for chunk in _living(part.rows))
     return {chunk.id: chunk for chunk in sorted(chunks, key=attrgetter("id"))}
 
@@ -290,9 +290,10 @@ def _made(
     file: Path | None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[EmbeddedGraph, GraphUpdate, bool]:
-    """The graph of chunks, what the file has of them being taken from there; and whether that was read as they are.
+    """The graph of the chunks, the update, and whether the file was read with the same laws.
 
-    A law that is declared now may be meant anywhere: of a file that was read with others nothing is taken.
+    Unchanged chunks are taken from the file. A file read with other declared laws is not used, since a declared law may
+    be meant anywhere.
     """
     kept = _kept(file)
     current = kept.reader == _identity(reader)
@@ -305,7 +306,7 @@ def _made(
 
 
 def _kept(file: Path | None) -> Saved:
-    """What is in a file; nothing where there is none, or one that cannot be read: all is in the chunks."""
+    """The content of a graph's file; empty where there is none or it cannot be read."""
     if file is None or not file.is_file():
         return Saved([])
     try:
@@ -320,12 +321,12 @@ def _living(rows: Rows) -> Iterator[Chunk]:
 
 
 def _declared(chunks: Iterable[Chunk]) -> list[_Declared]:
-    """What chunks declare, of those that declare something."""
+    """The chunks' declarations, of chunks that declare a law."""
     return [_Declared(chunk.metadata, laws) for chunk in chunks if (laws := declared_laws([chunk.text]))]
 
 
 def _together(declared: Iterable[_Declared]) -> dict[str, list[str]]:
-    """The laws that some chunks declare."""
+    """All declared laws, with their spellings."""
     found: dict[str, dict[str, None]] = {}
     for one in declared:
         for name, others in one.laws.items():
@@ -334,5 +335,5 @@ def _together(declared: Iterable[_Declared]) -> dict[str, list[str]]:
 
 
 def _identity(reader: RuleReferences) -> str:
-    """What tells a reader from those that know other laws."""
+    """A digest that distinguishes readers that know different laws."""
     return hashlib.sha256(repr(reader).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Files into a knowledge base, and how far that has come: what has not changed is not read again."""
+"""Incremental indexing of files into a knowledge base, with progress: unchanged files are not read again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from voicevault_retrievers.store.sources import Source, drift
 class ReadingProgress:
     """`done` of `files` are read; `file` is being read, empty while none is.
 
-    `chunks` were made of them, and of `embedded` the vectors; what is here already needs none. `skipped` files could
-    not be read, the last of them `latest`. `share` (0 to 1) of the files' bytes is embedded, or needs nothing.
+    `chunks` counts the chunks made of them and `embedded` the vectors made; chunks stored already need none. `skipped`
+    counts the files that could not be read, `latest` is the last of them. `share` (0 to 1) is the share of the files'
+    bytes that is embedded or needs no embedding.
     """
 
     files: int = 0
@@ -41,7 +42,7 @@ Observer: TypeAlias = Callable[[ReadingProgress], None]
 
 
 class Watched:
-    """Tells an observer of each step; without one it does nothing but tell `embedding`, of each commit's texts."""
+    """Reports each step to an observer, and the texts of each commit to `embedding`."""
 
     def __init__(
         self, found: Sequence[File], skipped: Sequence[Skipped], embedding: Progress | None, observe: Observer | None
@@ -58,7 +59,7 @@ class Watched:
         self._tell(file=file.name)
 
     def ended(self, chunks: int) -> None:
-        """It was read, and so many chunks of it wait for a commit; of one that has not changed, none."""
+        """The file was read, and its `chunks` wait for a commit; 0 for an unchanged file."""
         if chunks:
             self._pending += self._size
         else:
@@ -66,24 +67,24 @@ class Watched:
         self._tell(file="", done=self._now.done + 1, chunks=self._now.chunks + chunks, share=self._share(0.0))
 
     def skipped(self, file: Skipped) -> None:
-        """It could not be read."""
+        """The file could not be read."""
         self._now = replace(self._now, skipped=self._now.skipped + 1, latest=file)
         self.ended(0)
 
     def embeds(self, done: int, total: int) -> None:
-        """Of the texts of a commit that have no vectors yet, so many have them now."""
+        """`done` of the `total` texts to embed in a commit are embedded."""
         if self._embedding:
             self._embedding(done, total)
         self._tell(embedded=self._embedded + done, share=self._share(done / total))
 
     def committed(self) -> None:
-        """What waited is in the knowledge base."""
+        """The pending chunks are in the knowledge base."""
         self._settled += self._pending
         self._pending, self._embedded = 0, self._now.embedded
         self._tell(share=self._share(0.0))
 
     def _share(self, pending: float) -> float:
-        """With `pending` (0 to 1) of what waits."""
+        """The share done, counting `pending` (0 to 1) of the pending bytes."""
         return min(1.0, (self._settled + self._pending * pending) / self._whole) if self._whole else 0.0
 
     def _tell(self, **changes: Any) -> None:
@@ -93,7 +94,7 @@ class Watched:
 
 
 def _size(file: File) -> int:
-    with suppress(OSError):  # that it cannot be read is said where it is read
+    with suppress(OSError):  # an unreadable file is reported where it is read
         return file.path.stat().st_size
     return 0
 
@@ -101,16 +102,16 @@ def _size(file: File) -> int:
 Prune: TypeAlias = Literal["gone", "others"]
 
 COMMIT_AT = 1000
-"""Chunks of whole files that make a commit."""
+"""How many chunks, of whole files, make a commit."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What was done: how many files were read, how many are as they were, and what came of it, in chunks.
+    """The result of an update: how many files were read or unchanged, and the changes in chunks.
 
-    `skipped` could not be read: what is here of them stays. `gone` are the names of files that were here and are not
-    among those that there are. `notes` says in words what to change: an embedder that does not speak the documents'
-    languages (see `store.language_support`).
+    `skipped` files could not be read; their chunks stay. `gone` are the names of files that were indexed and no longer
+    exist. `notes` says in words what to change, such as an embedder that does not support the documents' languages (see
+    `store.language_support`).
     """
 
     read: int = 0
@@ -133,15 +134,16 @@ def update(
     embedding: Progress | None = None,
     observe: Observer | None = None,
 ) -> Update:
-    """Read files, and the files in folders, that are new or have changed since they were read.
+    """Index files, and the files in folders, that are new or have changed since they were read.
 
-    Whole files are committed, about every thousand chunks: what is broken off goes on from there when it is called
-    again. Chunks are of `max_chars` characters; or, with `parents`, children of such parents, which are kept beside
-    them (see `documents.split_families`). A file that was read before keeps the name that it had then. `prune` "gone"
-    removes files that were read from these paths and are on disk no more; "others" removes all files that are not among
-    these. `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and
-    more. Raises DocumentError for a path that does not exist (where others stay: and was not read), MissingExtraError
-    for a library that is not installed, and as `KnowledgeBase.add` does.
+    Whole files are committed, about every thousand chunks: after an interruption, the next call resumes there. Chunks
+    have at most `max_chars` characters; or, with `parents`, they are children of parents of that size, which are stored
+    too (see `documents.split_families`). A file that was read before keeps its name. `prune` "gone" removes files that
+    were read from these paths and are no longer on disk; "others" removes all files that are not among these.
+
+    `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and more.
+    Raises DocumentError for a path that does not exist (unless it was read before and `prune` is not "others"),
+    MissingExtraError for a library that is not installed, and what `KnowledgeBase.add` raises.
     """
     given, known = several(paths), kb.sources
     found, skipped = scan(given, known, gone=prune != "others")
@@ -170,7 +172,10 @@ def outdated(
     parents: int | None = None,
     children: int = CHILD_CHARS,
 ) -> bool:
-    """Whether these files are others than those that were read; errors as of `update`, OSError where one of them is."""
+    """Whether these files differ from those that were read.
+
+    Raises what `update` raises, and OSError for a file that cannot be read.
+    """
     given, known = several(paths), kb.sources
     found, _ = scan(given, known, gone=False)
     made = recipe(max_chars=max_chars, parents=parents, children=children)
@@ -180,7 +185,7 @@ def outdated(
 
 
 class _Run:
-    """One reading of files, as far as it has come."""
+    """One run of an update."""
 
     def __init__(
         self,
@@ -202,7 +207,7 @@ class _Run:
         self.skipped: list[Skipped] = []
 
     def take(self, file: File) -> None:
-        """Read a file, if that is needed; commit, if there is enough."""
+        """Read a file if it has changed; commit when enough chunks are pending."""
         self._watched.begins(file)
         made = recipe(**self._sizes)
         try:
@@ -239,9 +244,9 @@ class _Run:
 
 
 def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:
-    """The file as it is now; None where it is as it was read.
+    """The file's present state; None where it is unchanged.
 
-    Raises DocumentError where another file was read under its name, is still there, is no copy and is to stay.
+    Raises DocumentError where a different file of the same name was read before, still exists and is to stay.
     """
     now = Source.of(file.path, file.name, made)
     if before is None or prune == "others" or before.path in ("", now.path) or not Path(before.path).exists():
@@ -256,7 +261,7 @@ def _changed(file: File, before: Source | None, made: str, prune: Prune | None) 
 def _gone(
     given: Iterable[Path], known: Mapping[str, Source], found: Iterable[File], prune: Prune | None
 ) -> tuple[str, ...]:
-    """The names of files that were read and are not found: all, or those on disk no more of what is given."""
+    """The names of known files that were not found: all, or those under the given paths no longer on disk."""
     if prune == "others":
         return tuple(sorted(known.keys() - {file.name for file in found}))
     missing = drift(known, (Source(file.name, "") for file in found), given).gone

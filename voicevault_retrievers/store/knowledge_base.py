@@ -45,14 +45,14 @@ _NAMES = (KEY, "source", "file_name")
 class KnowledgeBase(Searched):
     """Chunks on disk with a keyword index and, where there is an embedder, their vectors.
 
-    Made by `create`, `open` or `open_or_create`. A base is named (`base` is a name under `root`, which is
-    `default_root()` unless given) or is a folder (`base` is a Path). Any number of processes read, each the last
-    commit when it opened or reloaded; one writes: the first change takes the lock, and `close`, the end of a `with`
-    block or of the process gives it back. Threads share one KnowledgeBase; changes of theirs that meet are flushed
-    together. Chunks come back with `kb` set to the name.
+    Made by `create`, `open` or `open_or_create`. `base` is a name under `root`, which is `default_root()` unless given,
+    or a folder, as a Path. Any number of processes read, each at the last commit when it opened or reloaded. One
+    process writes: its first change takes the lock, and `close`, the end of a `with` block or of the process releases
+    it. Threads share one KnowledgeBase; their concurrent changes are flushed together. Returned chunks have `kb` set to
+    the name.
 
-    Of all that makes or opens one: `wait` is for how many seconds a change waits while another process writes, and
-    `limits` are those of a chunk.
+    In all methods that make or open a base, `wait` is how many seconds a change waits while another process writes, and
+    `limits` are the limits on a chunk.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class KnowledgeBase(Searched):
         wait: float = 0.0,
         limits: Limits | None = None,
     ) -> KnowledgeBase:
-        """An empty knowledge base; searched by keywords only when there is no embedder.
+        """An empty knowledge base; without an embedder it is searched by keywords only.
 
-        Raises ConfigError for a name that is none, where there is something already, or for an analyzer without a name.
+        Raises ConfigError for an invalid name, where the folder is not empty, and for an analyzer without a name.
         """
         if vectors not in _VECTORS:
             raise unknown("vectors", vectors, _VECTORS)
@@ -112,12 +112,12 @@ class KnowledgeBase(Searched):
         wait: float = 0.0,
         limits: Limits | None = None,
     ) -> KnowledgeBase:
-        """A knowledge base that exists; its embedder is loaded when it is needed, unless given.
+        """An existing knowledge base; its embedder is loaded at first use, unless given.
 
-        `analyzer` is needed where it is a `CustomAnalyzer`, whose name alone is on disk. Raises ConfigError where there
-        is no base, IndexDamagedError where files are not as they were written, StorageError where they cannot be read,
-        and IncompatibleIndexError for a newer format, another embedder, another analyzer, or one that gives other terms
-        here (see `repair`).
+        `analyzer` is required for a `CustomAnalyzer`, of which only the name is on disk. Raises ConfigError where there
+        is no base, IndexDamagedError where files have changed, StorageError where they cannot be read, and
+        IncompatibleIndexError for a newer format, another embedder, another analyzer, or an analyzer that now gives
+        other terms (see `repair`).
         """
         folder = existing(base, root)
         with reporting(folder, "read"):
@@ -136,9 +136,9 @@ class KnowledgeBase(Searched):
         wait: float = 0.0,
         limits: Limits | None = None,
     ) -> KnowledgeBase:
-        """Open a knowledge base, or create it where there is none; errors as of both.
+        """Open a knowledge base, or create it where there is none; raises what either raises.
 
-        Raises ConfigError where there is one whose `vectors` are searched in another way than is asked for.
+        Also raises ConfigError where the existing base was made with other `vectors`.
         """
         options: dict[str, Any] = {"analyzer": analyzer, "embedder": embedder, "wait": wait, "limits": limits}
         folder = locate(base, root)
@@ -146,7 +146,7 @@ class KnowledgeBase(Searched):
             try:
                 return cls.create(base, root=root, vectors=vectors or "exact", **options)
             except ConfigError:
-                if vacant(folder):  # otherwise somebody was quicker
+                if vacant(folder):  # otherwise another caller created it
                     raise
         opened = cls.open(base, root=root, **options)
         if vectors not in (None, opened.manifest.vectors):
@@ -166,13 +166,13 @@ class KnowledgeBase(Searched):
         embedder: Embedder | None = None,
         progress: Progress | None = None,
     ) -> KnowledgeBase:
-        """Make all that is derived from the chunks again, with the analyzer as it is installed now, and open the base.
+        """Rebuild all that is derived from the chunks, with the analyzer as installed now, and open the base.
 
-        The remedy where the stemmer has changed, and where files of postings, ids or columns are damaged or missing.
+        Use it where the stemmer has changed, and where files of postings, ids or columns are damaged or missing.
         Chunks, ids and vectors stay as they are; a repair that is killed leaves the base as it was. The questions about
-        the chunks are repaired as well, and a damaged file of their graph is removed, which is made anew. `progress` is
-        told (done, total) of the chunks. Raises LockedError while another process writes, IndexDamagedError where
-        chunks, vectors, tombstones, the log or the manifest are damaged, of the questions too, and as `open` does.
+        the chunks are repaired too, and a damaged graph file is removed, to be built again. `progress` is told (done,
+        total) of the chunks. Raises LockedError while another process writes, IndexDamagedError where chunks, vectors,
+        tombstones, the log or the manifest are damaged, also those of the questions, and what `open` raises.
         """
         folder = existing(base, root)
         with reporting(folder, "repaired"):
@@ -193,13 +193,14 @@ class KnowledgeBase(Searched):
 
     @property
     def embedder(self) -> Embedder | None:
-        """The embedder of the vectors, None in a base for keywords only; made by its name on first use.
+        """The embedder of the vectors, loaded by name at first use; None in a base for keywords only.
 
-        Raises ConfigError where it was not given and cannot be made, IncompatibleIndexError where it is another now.
+        Raises ConfigError where it was not given and cannot be loaded, IncompatibleIndexError where it is a different
+        one.
         """
         entry = self.manifest.embedder
         if self._embedder is not None:
-            embedding.check(entry, self._embedder, self.name)  # another base may be in the place of the first
+            embedding.check(entry, self._embedder, self.name)  # another base may have replaced the first
         elif entry is not None:
             with self._mutex:
                 self._embedder = self._embedder or embedding.make(entry, self.name)
@@ -207,17 +208,17 @@ class KnowledgeBase(Searched):
 
     @property
     def manifest(self) -> Manifest:
-        """What the base consists of, with the fingerprints of its analyzer and embedder."""
+        """The content of the base, with the fingerprints of its analyzer and embedder."""
         return self._snapshot.manifest
 
     @property
     def parts(self) -> tuple[SearchedPart, ...]:
-        """What channels made now search."""
+        """The parts that new channels search."""
         return self._snapshot.parts
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """What a search notes: that there is nothing."""
+        """The failures that a search reports: that the base is empty."""
         return self.view().notes
 
     def __len__(self) -> int:
@@ -232,30 +233,30 @@ class KnowledgeBase(Searched):
         return list(self._snapshot.ids())
 
     def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given chunks that are here, by id."""
+        """The given chunks that exist, by id."""
         found = map(self._snapshot.get, codec.several(ids))
         return {chunk.id: chunk for chunk in found if chunk is not None}
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
-        """Those of the given parents that are here, by id."""
+        """The given parents that exist, by id."""
         found = map(self._snapshot.parent, codec.several(ids))
         return {parent.id: parent for parent in found if parent is not None}
 
     def has_parents(self, require: Filter | None = None) -> bool:
-        """Whether any parent is here that access rights permit."""
+        """Whether there is a parent that the access rights permit."""
         passes, found = compile_filter(require), map(self._snapshot.parent, self._snapshot.parent_ids())
         return any(passes(parent.metadata) for parent in found if parent is not None)
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """The files that chunks were read from, where `add` was told them, by name."""
+        """The files that chunks were read from, by name, as given to `add`."""
         return dict(self._snapshot.sources)
 
     def drift(self, paths: Paths, *, recipe: str = "") -> Drift:
-        """How files, and the files in folders, differ now from what was read of them; contents are compared.
+        """How files, and the files in folders, differ from what was read; contents are compared.
 
-        A file that was read with another `recipe`, if one is given, has changed too. Raises DocumentError for a path
-        that does not exist and was not read.
+        A file read with another `recipe` than the given one has changed too. Raises DocumentError for a path that does
+        not exist and was not read.
         """
         given, known = several(paths), self._snapshot.sources
         found, _ = scan(given, known)
@@ -266,11 +267,11 @@ class KnowledgeBase(Searched):
         return bool(self.drift(paths, recipe=recipe))
 
     def stats(self) -> Stats:
-        """What is here, in numbers."""
+        """Statistics of the knowledge base."""
         return Stats.of(self._snapshot)
 
     def view(self, prefix: str = "") -> View:
-        """The present commit, whatever is written from now on; `prefix` stands before every id."""
+        """The present commit, unaffected by later writes; `prefix` precedes every id."""
         return View(self._snapshot, lambda: self.embedder, self._writer.chroma, prefix)
 
     def add(
@@ -282,13 +283,14 @@ class KnowledgeBase(Searched):
         sources: Iterable[Source] = (),
         progress: Progress | None = None,
     ) -> Changes:
-        """Add chunks, all in one commit; those whose id is here already take the other's place.
+        """Add chunks in one commit, replacing those with the same id.
 
-        Chunks whose content is here already are left as they are, and a text that is here already is not embedded.
-        `vectors`, a row of length 1 per chunk, saves embedding; `progress` is told (done, total) of the texts to embed.
-        `parents`, and chunks whose `chunk_type` is "parent", are kept and not searched, without a vector; one goes when
-        its last chunk does. The `sources` are files that these chunks are all there is of: what the base holds of them
-        besides goes. Raises ConfigError for what does not fit, LockedError while another process writes, StorageError.
+        Unchanged chunks are left as they are, and a text that is stored under its id already is not embedded again.
+        `vectors`, a row of length 1 per chunk, replaces embedding; `progress` is told (done, total) of the texts to
+        embed. `parents`, and chunks whose `chunk_type` is "parent", are stored without a vector and not searched; a
+        parent is deleted with its last chunk. `sources` are files whose content the given chunks are; other chunks of
+        these files are deleted. Raises ConfigError for invalid chunks or vectors, LockedError while another process
+        writes, StorageError.
         """
         return self._put(chunks, vectors, parents, sources, progress, alone=False)
 
@@ -301,7 +303,7 @@ class KnowledgeBase(Searched):
         sources: Iterable[Source] = (),
         progress: Progress | None = None,
     ) -> Changes:
-        """Make these the chunks, parents and sources that are here: as `add`, and all else goes in the same commit."""
+        """Replace all chunks, parents and sources by these, in one commit; arguments and errors as for `add`."""
         return self._put(chunks, vectors, parents, sources, progress, alone=True)
 
     def _put(
@@ -334,18 +336,19 @@ class KnowledgeBase(Searched):
         return self._writer.commit(Put(given, prepared, kept, named, alone))
 
     def hold(self, chunks: Iterable[Chunk] = ()) -> None:
-        """Take the writer's lock, and see what others have committed. Raises what `add` would raise of these chunks."""
+        """Take the writer's lock, and load what others have committed; raises what `add` raises of these chunks."""
         codec.kept(chunks, self.name, self._limits)
         self._writer.hold()
 
     def delete(
         self, ids: Iterable[str] | None = None, *, source: str | None = None, where: Filter | None = None
     ) -> int:
-        """Delete chunks, all in one commit; how many were here.
+        """Delete chunks in one commit; returns how many were deleted.
 
-        They are named by their ids, by a filter, or by the file that they were read from, which their metadata has as
-        `source_file`, `source` or `file_name`. Parents go with their last chunk. Raises ConfigError where not one of
-        the three is given, and for a filter that says nothing (see `clear`); LockedError while another process writes.
+        Chunks are chosen by ids, by a filter, or by the file that they were read from, which their metadata names as
+        `source_file`, `source` or `file_name`. Parents are deleted with their last chunk. Raises ConfigError unless
+        exactly one of the three is given, and for a filter with no condition (see `clear`); LockedError while another
+        process writes.
         """
         if sum(given is not None for given in (ids, source, where)) != 1:
             raise ConfigError("say which chunks to delete by one of ids, source=... and where=...")
@@ -361,23 +364,23 @@ class KnowledgeBase(Searched):
         return self._writer.commit(Drop(tuple(codec.several(ids or ()))))
 
     def clear(self) -> int:
-        """Delete everything, in one commit; how many chunks were here."""
+        """Delete everything, in one commit; returns how many chunks were deleted."""
         return self.replace(()).removed
 
     def compact(self) -> None:
-        """Write all that is here into one segment, and nothing of what is gone. LockedError while another writes."""
+        """Merge all segments into one, without deleted chunks; raises LockedError while another process writes."""
         self._writer.compact()
 
     def reload(self) -> bool:
-        """See what others have committed since; whether there was anything. Channels made before stay as they are."""
+        """Load what others have committed; returns whether there was anything. Existing channels do not change."""
         return self._writer.reload()
 
     def verify(self) -> list[str]:
-        """What is wrong on disk, its questions and its graph's file too, every file read in full; empty for nothing."""
+        """What is wrong on disk, with the questions and the graph, every file read in full; empty if all is sound."""
         return problems(self.path, self.analyzer)
 
     def close(self) -> None:
-        """Let others write. Reading goes on, and a further write takes the lock again."""
+        """Release the lock. Reading goes on, and a further write takes the lock again."""
         self._writer.close()
 
     def __enter__(self) -> KnowledgeBase:
@@ -390,7 +393,7 @@ class KnowledgeBase(Searched):
         return f"KnowledgeBase.open({str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, also in another process, is opened anew: it reads the last commit, and holds no lock."""
+        """A pickled copy opens the base again: it reads the last commit, and holds no lock."""
         custom = self.analyzer if isinstance(self.analyzer, CustomAnalyzer) else None
         given: dict[str, Any] = {"wait": self._writer.wait, "limits": self._limits}
         return partial(type(self).open, analyzer=custom, embedder=self._embedder, **given), (self.path,)

@@ -1,4 +1,4 @@
-"""Whether a knowledge base's embedder speaks the languages of its documents."""
+"""Whether a knowledge base's embedder supports the languages of its documents."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.text.corpus_languages import languages_of
 
 SAMPLE = 256
-"""Chunks that are looked at."""
+"""How many chunks are sampled."""
 LEAST = 0.05
-"""A smaller share of them may be quotations, or names."""
+"""Smaller shares are ignored: they may be quotations, or names."""
 MULTILINGUAL = "use-multilingual-v3"
 
 
 def unspoken(base: KnowledgeBase) -> dict[str, float]:
-    """The languages that the embedder was not trained on, with the share of the chunks in each, the largest first.
+    """The languages that the embedder was not trained on, each with its share of the chunks, the largest first.
 
-    Shares are of a sample; those below .05 are left out. Empty where there are no vectors, or where nothing is known of
-    the model.
+    Shares are of a sample; those below .05 are left out. Empty where there are no vectors, or where the languages of
+    the model are unknown.
     """
     entry = base.manifest.embedder
     spoken = SPEAKS.get(canonical(entry.model)) if entry and entry.model else None
@@ -31,7 +31,7 @@ def unspoken(base: KnowledgeBase) -> dict[str, float]:
 
 
 def advice(base: KnowledgeBase) -> str | None:
-    """What `unspoken` comes to and what to do, in a sentence; None where all is spoken."""
+    """The result of `unspoken` and the remedy, in a sentence; None where the embedder supports all languages."""
     entry, shares = base.manifest.embedder, unspoken(base)
     if entry is None or not shares:
         return None

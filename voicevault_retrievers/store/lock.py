@@ -1,4 +1,4 @@
-"""One writer per knowledge base: a lock that the kernel frees when its process ends, however it ends."""
+"""One writer per knowledge base: a file lock that the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PAUSE = 0.02
 class Lock:
     """An exclusive lock on a file, held until `release`. The file stays, and holds the last writer's process id.
 
-    Where it is held elsewhere, in this process too, it is waited for as many seconds as `wait` says; then LockedError,
-    naming the process. Where its folder is removed meanwhile and no other takes its place: IndexDamagedError. A process
-    forked from this one does not hold it, nor keep it alive; nor is it held once its file is gone (see `held`).
+    While the lock is held elsewhere, in this process too, waits up to `wait` seconds, then raises LockedError, naming
+    the process. Raises IndexDamagedError where the folder is removed meanwhile and no other replaces it. A process
+    forked from this one does not hold the lock, nor keep it alive. The lock is lost once its file is gone (see `held`).
     """
 
     def __init__(self, path: Path, wait: float = 0.0) -> None:
@@ -32,7 +32,7 @@ class Lock:
                 if time.monotonic() >= deadline:
                     raise self._refusal(path.parent, wait)
                 time.sleep(_PAUSE)
-                if not self.held:  # another file is in its place by now
+                if not self.held:  # another file has replaced it
                     self.release()
                     self._reopen(deadline)
             os.ftruncate(self._descriptor, 0)
@@ -44,21 +44,21 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """Whether this process still holds it, on the file that is in its place now."""
+        """Whether this process holds the lock, on the file that is at the path now."""
         if self._pid != os.getpid() or not self.release.alive:
             return False
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
-        except OSError:  # the file is gone, or another thread has just let go
+        except OSError:  # the file is gone, or another thread has just released it
             return False
 
     def _open(self) -> None:
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
         self.release = weakref.finalize(self, _let_go, self._descriptor, self._pid)
-        self.release.atexit = False  # the kernel does it, when no thread of this process writes any more
+        self.release.atexit = False  # the kernel releases it, after the last write of any thread
 
     def _reopen(self, deadline: float) -> None:
-        """Open the file that is in the place of one that is gone; where its folder is gone too, wait for another."""
+        """Open the file that replaced a removed one; where the folder is gone too, wait for a new one."""
         while True:
             try:
                 return self._open()
@@ -93,7 +93,7 @@ class Lock:
 
 
 def _let_go(descriptor: int, pid: int) -> None:
-    """Unlock, for the children too that share the descriptor, unless this is one of them; and close."""
+    """Unlock, which also unlocks for forked children, unless this process is such a child; and close."""
     if pid == os.getpid():
         with suppress(ImportError):
             import fcntl
@@ -106,7 +106,7 @@ _held: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A child shares the kernel's lock with its parent: it lets go of its share, which leaves the parent's alone."""
+    """Close the locks in a forked child, which leaves the parent's locks held."""
     for lock in list(_held):
         lock.release()
 

@@ -1,4 +1,4 @@
-"""The manifest: what a knowledge base consists of now. Replacing it is what commits a segment."""
+"""The manifest: the present content of a knowledge base. Replacing it commits a segment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.files import FileEntry
 
 VectorSearch: TypeAlias = Literal["exact", "int8", "chroma"]
-"""How vectors are searched: all of them; all of them by their int8 codes first; by a Chroma index."""
+"""How vectors are searched: all exactly; all by their int8 codes first; by a Chroma index."""
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -23,9 +23,9 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True)
 class EmbedderEntry:
-    """Which embedder made the vectors; `model` and `backend` where `load_embedder` can make it again.
+    """The embedder that made the vectors; `model` and `backend` where `load_embedder` can load it.
 
-    `probe` is what it gave fixed texts, where its name does not say which model it is (see `dense.probes`).
+    `probe` is the embedder's output for fixed texts, where its name does not identify the model (see `dense.probes`).
     """
 
     fingerprint: str
@@ -37,10 +37,10 @@ class EmbedderEntry:
 
 @dataclass(frozen=True)
 class TombstoneEntry:
-    """A segment's deleted chunks, a bit for each ordinal: their file, how many they are, what they take with them.
+    """A segment's deleted chunks, one bit per ordinal: their file, their count and their terms.
 
-    That is the number of terms that they have, repeats included, and `terms`, a second file, in how many of them each
-    term is (see `StoredSegment.bury`).
+    `length` is the number of their terms, repeats included. `terms` is a second file: for each term, how many of the
+    deleted chunks have it (see `StoredSegment.bury`).
     """
 
     name: str
@@ -56,7 +56,7 @@ class TombstoneEntry:
 
 @dataclass(frozen=True)
 class NamedFile:
-    """A file of its own beside the segments."""
+    """A file beside the segments."""
 
     name: str
     file: FileEntry
@@ -64,10 +64,10 @@ class NamedFile:
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """An immutable folder of `count` chunks and `parents` parents, its files, and which of them are no more.
+    """An immutable folder of `count` chunks and `parents` parents, with its files and tombstones.
 
-    `parent_tombstones` is a file as `TombstoneEntry.file`, with `deleted_parents` bits set. `gate` is what the int8
-    codes of its vectors are worth; None where it has none.
+    `parent_tombstones` is a file as `TombstoneEntry.file`, with `deleted_parents` bits set. `gate` measures what the
+    int8 codes of its vectors save; None where it has no codes.
     """
 
     name: str
@@ -85,7 +85,7 @@ class SegmentEntry:
 
     @property
     def names(self) -> Iterator[str]:
-        """Its folder, and the files of its own beside it."""
+        """Its folder, and its files beside the folder."""
         yield self.name
         if self.tombstones:
             yield from (self.tombstones.name, self.tombstones.terms_name)
@@ -95,9 +95,10 @@ class SegmentEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """`id` tells a knowledge base from another that took its place; `generation` numbers what is written.
+    """The present content of a knowledge base.
 
-    `vectors` says how they are searched. `sources` are those that the log's changes start from.
+    `id` distinguishes the base from another that replaced it; `generation` numbers what is written. `vectors` says how
+    vectors are searched. `sources` names the file of the sources as of the start of the log.
     """
 
     id: str
@@ -112,30 +113,30 @@ class Manifest:
 
     @classmethod
     def first(cls, analyzer: SavedAnalyzer, embedder: EmbedderEntry | None, vectors: VectorSearch) -> Manifest:
-        """That of a new, empty knowledge base."""
+        """The manifest of a new, empty knowledge base."""
         return cls(uuid.uuid4().hex, analyzer.recipe(), analyzer.fingerprint, embedder, vectors=vectors)
 
     @property
     def dimension(self) -> int | None:
-        """The length of its vectors; None where there are none."""
+        """The length of the vectors; None where there are none."""
         return self.embedder.dimension if self.embedder else None
 
     @property
     def names(self) -> set[str]:
-        """The files and folders that it refers to."""
+        """The files and folders that the manifest refers to."""
         sources = [self.sources.name] if self.sources else []
         return {self.log, *sources, *(name for entry in self.segments for name in entry.names)}
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Put the manifest in the place of the last one: the commit."""
+    """Replace the manifest: the commit."""
     files.write_json(folder / NAME, {"format": FORMAT, **asdict(manifest)})
 
 
 def read(folder: Path) -> Manifest:
     """The present manifest.
 
-    Raises IndexDamagedError when it is missing or changed, IncompatibleIndexError when its format is not known here.
+    Raises IndexDamagedError when it is missing or changed, IncompatibleIndexError when its format is newer.
     """
     path = folder / NAME
     body = files.read_json(path)

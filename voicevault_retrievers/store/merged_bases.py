@@ -1,4 +1,4 @@
-"""Channels whose scores do not compare, as one: each list standardised by its own mean and deviation, then merged."""
+"""Channels whose scores are not comparable, as one channel: rankings are standardised, then merged."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from voicevault_retrievers.fusion.fuse import DEPTH
 
 
 class MergedBases(Channel):
-    """Groups of knowledge bases, by label, each with a channel of its own, as one channel. No chunk is in two of them.
+    """Groups of knowledge bases, by label, each with its own channel, as one channel. Each chunk is in one group.
 
-    A score is how many standard deviations a chunk stands above the mean of its group's list, higher is better, finite,
-    and below 0 for many (zero mean, unit variance: Montague, Aslam, 2001, CIKM, "Relevance score normalization for
+    A score is how many standard deviations a chunk is above the mean of its group's ranking, higher is better, finite,
+    and often below 0 (zero mean, unit variance: Montague, Aslam, 2001, CIKM, "Relevance score normalization for
     metasearch"). Mean and deviation are those of the group's best `DEPTH` hits whatever k is, so that a smaller k gives
-    a prefix of a larger one. A list of one hit, or of equal scores, does not say how good they are: they stand at the
-    mean, 0. What a group itself said of a hit, with its rank and its own score, is the only one of the vote's `parts`.
+    a prefix of a larger one. In a ranking of one hit, or of equal scores, every hit gets the mean, 0. The hit's vote
+    has one entry in `parts`: the vote of the group's own channel, with its rank and score.
 
-    A group that fails or outlives its timeout is skipped and noted. Where all do, the first error by label is raised.
+    A group that fails or exceeds its timeout is skipped and noted. Where all fail, the first error by label is raised.
     """
 
     def __init__(self, groups: Mapping[str, Channel], name: str, kind: ChannelKind) -> None:
@@ -51,7 +51,7 @@ class MergedBases(Channel):
         return Ranking(tuple(self._voted(rank, hit) for rank, hit in best), tuple(failures), scan=scan)
 
     def scan(self, query: Query) -> Scan | None:
-        """By the lists of a search: there is nothing else to standardise by."""
+        """The scan of a search's rankings, which give the mean and deviation."""
         return execute(self.plan(query, DEPTH)).scan
 
     def named(self, name: str) -> MergedBases:
@@ -60,7 +60,7 @@ class MergedBases(Channel):
         return twin
 
     def children(self) -> Mapping[str, Channel]:
-        """Each under its label: all have this channel's name, by which a query's variants choose."""
+        """The channels under distinct names: all have this channel's name, by which a query's variants choose."""
         names = {label: f"{self.name}/{label}" for label in self.groups}
         return {names[label]: channel.named(names[label]) for label, channel in self.groups.items()}
 
@@ -78,10 +78,10 @@ class MergedBases(Channel):
 
 
 class _Scan:
-    """The standardised score of chunks; at most that of its list's last hit for one that the list lacks.
+    """The standardised scores of chunks; for a chunk missing from its ranking, at most the last hit's score.
 
-    Chunks of a group that finds nothing for the query have none, for there is nothing to standardise by. The coverage
-    is that of the group which has most of the query's terms.
+    Chunks of a group that finds nothing for the query have no score. The coverage is that of the group that has most of
+    the query's terms.
     """
 
     def __init__(self, rankings: Sequence[Ranking]) -> None:
@@ -113,11 +113,11 @@ def _standardised(label: str, ranking: Ranking) -> Iterator[Hit]:
 
 
 def _score(hit: Hit) -> float:
-    return cast(float, hit.score)  # keyword and vector channels score all that they find
+    return cast(float, hit.score)  # keyword and vector channels score every hit
 
 
 class Spread(NamedTuple):
-    """How the scores of a list are distributed: their mean and standard deviation."""
+    """The mean and standard deviation of the scores of a ranking."""
 
     mean: float
     sd: float
@@ -128,7 +128,7 @@ def _standing(score: float, spread: Spread) -> float:
 
 
 def _spread(hits: Sequence[Hit]) -> Spread:
-    """That of the best `DEPTH` scores; where they are all equal the deviation is 1, so that none leaves the mean."""
+    """The spread of the best `DEPTH` scores; the deviation of equal scores is 1, so that they standardise to 0."""
     scores = [_score(hit) for hit in hits[:DEPTH]]
     if not scores or scores[0] == scores[-1]:
         return Spread(scores[0] if scores else 0.0, 1.0)

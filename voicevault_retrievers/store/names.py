@@ -1,4 +1,4 @@
-"""Where a knowledge base lives: a name under a root folder, or a folder."""
+"""The location of a knowledge base: a name under a root folder, or a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from voicevault_retrievers.errors import ConfigError
 
 _NAME = re.compile(r"\w(?:[\w .-]{0,126}[\w-])?")
 _DEVICE = re.compile(r"(?i:con|prn|aux|nul|(?:com|lpt)[0-9¹²³])(?:\..*)?")
-"""What Windows has for devices, in every folder: a base of such a name could never be copied there."""
+"""Windows device names, reserved in every folder: a base of such a name could never be copied there."""
 
 _LONGEST = 255
-"""Bytes of a file name, on most file systems."""
+"""The most bytes of a file name, on most file systems."""
 
 
 def default_root() -> Path:
@@ -24,12 +24,12 @@ def default_root() -> Path:
 
 
 def check_name(name: str) -> str:
-    """The name in Unicode's composed form; ConfigError, with the rule, where it is not one.
+    """The name in Unicode's composed form (NFC); ConfigError, stating the rule, for an invalid name.
 
-    It cannot lead anywhere: separators and dots of every script, marks that turn or hide what follows, and what file
-    systems cut off or take for something else are none of its characters.
+    A valid name cannot leave the root: it has no separators or dots of any script, no marks that reorder or hide text,
+    and no characters that file systems drop or treat specially.
     """
-    # Composing takes the square of the marks in a row; what is too long however it composes is left as it is.
+    # NFC takes time quadratic in a run of marks, so overlong names are not composed.
     composed = unicodedata.normalize("NFC", name) if len(name) <= 2 * _LONGEST else name
     if not _is_name(composed):
         raise ConfigError(
@@ -41,10 +41,10 @@ def check_name(name: str) -> str:
 
 
 def locate(base: str | Path, root: Path | str | None = None) -> Path:
-    """The folder of a knowledge base: below the root for a name, itself for a Path; its last part is the name.
+    """The folder of a knowledge base: below the root for a name, or the Path itself, whose last part is the name.
 
-    Raises ConfigError for what is no name, and for a name whose folder is a link that leads out of the root, where
-    whoever made it chose the place. A Path is the caller's own choice, and may be such a link.
+    Raises ConfigError for an invalid name, and for a name whose folder is a link out of the root. A Path is the
+    caller's own choice, and may be such a link.
     """
     if isinstance(base, Path):
         folder = base.parent / check_name(base.name)
@@ -58,12 +58,12 @@ def locate(base: str | Path, root: Path | str | None = None) -> Path:
 
 
 def vacant(folder: Path) -> bool:
-    """Whether there is nothing at all: no folder, or an empty one."""
+    """Whether the folder is missing or empty."""
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def free(base: str | Path, root: Path | str | None) -> Path:
-    """The folder of a knowledge base that is to be made; ConfigError where there is something already."""
+    """The folder of a knowledge base to be made; ConfigError where it is not empty."""
     folder = locate(base, root)
     if not vacant(folder):
         raise ConfigError(f"{folder} is there already: remove it, or choose another name")
@@ -95,5 +95,5 @@ def _is_name(name: str) -> bool:
 
 
 def _leads_out(folder: Path) -> bool:
-    """Whether a folder is a link to what is not below its own parent."""
+    """Whether a folder is a link to a place outside its parent."""
     return folder.is_symlink() and not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(folder.parent))

@@ -1,4 +1,4 @@
-"""What is searched of some chunks of a knowledge base."""
+"""A searchable part of a knowledge base: the chunks of one segment or of the log."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from voicevault_retrievers.lexical.segment import IndexSegment
 
 @dataclass(frozen=True, eq=False)
 class SearchedPart:
-    """Chunks with what is searched of them: ordinal i is the same chunk in all; and parents, which are not.
+    """Chunks with their postings and vectors, by the same ordinals; and parents, which are not searched.
 
-    `make` gives their postings when they are first asked for, `coded` the codes of their vectors. `number` is that of
-    a segment, -1 for the log.
+    `make` gives the postings when they are first needed, `coded` the codes of the vectors. `number` is that of the
+    segment, -1 for the log.
     """
 
     rows: Rows
@@ -43,5 +43,5 @@ class SearchedPart:
         return None if self.vectors is None else VectorPart(self.rows, self.vectors, self.codes)
 
     def renamed(self, rows: Rows) -> SearchedPart:
-        """The same under other ids."""
+        """The part under other ids."""
         return replace(self, rows=rows, make=lambda: replace(self.lexical, rows=rows), parents=None)

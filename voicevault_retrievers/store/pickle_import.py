@@ -1,4 +1,4 @@
-"""What a `bm25.pkl` holds: a rank-bm25 index and, where they are beside it, its chunks' ids, texts and metadata."""
+"""The content of a `bm25.pkl`: a rank-bm25 index and, where stored beside it, its chunks' ids, texts and metadata."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.store.safe_unpickling import DOCUMENTS, MAX_BYTES, RANKERS, UnpickledObject, load
 
 MAX_ROOM = MAX_BYTES
-"""Characters of all texts and metadata, a value counting as `_VALUE`. A pickle can hold once what it names often."""
+"""The most characters of texts and metadata, a value counting `_VALUE`: a pickle can repeat one object often."""
 
 MAX_DEPTH = 16
-"""Lists and dicts inside each other, in metadata."""
+"""The deepest nesting of lists and dicts in metadata."""
 
 _NAMED = (
     ("ids", ("chunk_ids", "ids", "doc_ids", "document_ids")),
@@ -27,8 +27,7 @@ _TEXT = ("text", "page_content", "content", "document")
 _ID = ("id", "chunk_id", "doc_id")
 _VALUE = 32
 _HALF, _NONE = 0.5, 0.05
-"""Which share of the index's terms a list of no name has at least to be its texts, and texts by name not to be others.
-"""
+"""The least shares of the index's terms: in an unnamed list to be its texts, and in named texts to be accepted."""
 _COMPARED, _LONGEST, _SHORT = 200, 1 << 16, 4
 _WORD = re.compile(r"\w+")
 _SHOWN = {"records": "chunks", "numbers": "whole numbers"}
@@ -43,11 +42,11 @@ Fields: TypeAlias = dict[Any, Any]
 
 @dataclass(frozen=True)
 class PickledIndex:
-    """Documents in the order of the index; what the pickle does not say of them is None.
+    """The documents of a pickled index, in its order; a field that the pickle lacks is None.
 
-    `frequencies` are the index's own term frequencies of each document. `unnamed` are lists of strings beside the
-    index, with no name to tell which are the ids and which the texts; `spare` are ids where none of these is: a list of
-    numbers, or what the metadata says.
+    `frequencies` are the index's own term frequencies of each document. `unnamed` are lists of strings beside the index
+    without a name that says which are ids and which are texts. `spare` are ids to use where none of the lists are ids:
+    a list of numbers, or ids in the metadata.
     """
 
     path: Path
@@ -60,10 +59,10 @@ class PickledIndex:
     spare: tuple[Strings, ...] = ()
 
     def told_apart(self, known: Collection[str] = ()) -> PickledIndex:
-        """This index with the ids and texts that are among its lists of no name.
+        """This index with the ids and texts chosen among its unnamed lists.
 
-        Ids are those that a collection has (`known`). The texts tokenise to the index's term frequencies. Raises
-        IncompatibleIndexError where more than one list may be either.
+        Ids are a list that has an id of the collection `known`. The texts tokenise to the index's term frequencies.
+        Raises IncompatibleIndexError where more than one list qualifies.
         """
         joining = [strings for strings in self.unnamed if any(map(known.__contains__, strings))]
         texts = self.texts or self._texts([strings for strings in self.unnamed if strings not in joining])
@@ -75,7 +74,7 @@ class PickledIndex:
         return replace(self, ids=self.ids or next(iter(found), None), texts=texts, unnamed=(), spare=())
 
     def _texts(self, lists: Sequence[Strings]) -> Strings | None:
-        """The list that is likest to what the index counts; None where none has half of its terms."""
+        """The list most similar to the index's frequencies; None where no list has half of the index's terms."""
         said = {strings: overlap(strings, self.frequencies) for strings in lists}
         best = sorted((likeness, strings) for strings, (recall, likeness) in said.items() if recall >= _HALF)
         if len(best) > 1 and best[-1][0] == best[-2][0]:
@@ -84,15 +83,14 @@ class PickledIndex:
 
 
 def read_bm25(path: Path | str) -> PickledIndex:
-    """Read a pickle of a rank-bm25 index, alone or in a dict, list or tuple; nothing that is in it is run.
+    """Read a pickle of a rank-bm25 index, alone or in a dict, list or tuple, without executing any of its code.
 
-    Beside the index are its chunks or their ids, in its order: a list of strings, of ids that are numbers, of metadata,
-    or of chunks: dicts, LangChain Documents or objects of a class of one's own, such as a dataclass, with a text (and
-    an id and metadata). In a dict, or the fields of an object, they go by name (`chunk_ids`, `chunks`, `metadatas` and
-    the like); anything else is passed over. In a list or tuple they stand in any order, see `PickledIndex.told_apart`.
-
-    Raises IncompatibleIndexError where there is not one index, where its own counts or those of what is beside it
-    differ, where texts have none of its terms, and as `unpickling.load` does.
+    Beside the index are its chunks or their ids, in its order: a list of strings, of numeric ids, of metadata, or of
+    chunks: dicts, LangChain Documents or objects of a user's class, such as a dataclass, with a text (and an id and
+    metadata). In a dict, or the fields of an object, they are found by name (`chunk_ids`, `chunks`, `metadatas` and the
+    like); anything else is ignored. In a list or tuple they are in any order, see `PickledIndex.told_apart`. Raises
+    IncompatibleIndexError unless there is exactly one index, where the counts differ, where texts have none of its
+    terms, and as `safe_unpickling.load` does.
     """
     path = Path(path)
     value = load(path)
@@ -114,11 +112,11 @@ def read_bm25(path: Path | str) -> PickledIndex:
 
 
 def overlap(texts: Sequence[str], frequencies: Sequence[Any]) -> tuple[float, float]:
-    """How much of the index's terms texts have, and how like their words are to them (Dice), both from 0 to 1.
+    """The share of the index's terms that the texts have, and their Dice similarity, both from 0 to 1.
 
-    How the index tokenised is not known, and may have stemmed: a term is found where a word begins as it does, or in
-    scripts without spaces anywhere. Some hundred documents are compared, by their first terms. An index of other terms
-    than strings has none.
+    The index's tokeniser is unknown, and may have stemmed: a term is found where a word begins like it, or, in scripts
+    without spaces, anywhere. Some hundred documents are compared, by their first terms. An index whose terms are not
+    strings gives 0.
     """
     common = terms = words = 0
     for at in range(0, len(texts), max(1, len(texts) // _COMPARED)):
@@ -134,7 +132,7 @@ def overlap(texts: Sequence[str], frequencies: Sequence[Any]) -> tuple[float, fl
 
 
 def _counts(frequencies: Any) -> dict[str, int]:
-    """The first terms of a document with their frequencies."""
+    """The first terms of a document, with their frequencies."""
     items = islice(frequencies.items(), _COMPARED) if isinstance(frequencies, dict) else ()
     return {term: n for term, n in items if isinstance(term, str) and type(n) is int and n > 0}
 
@@ -168,7 +166,7 @@ def _count(ranker: UnpickledObject, path: Path) -> int:
 def _named(value: dict[Any, Any]) -> Iterator[tuple[str, Sequence[Any]]]:
     for part, names in _NAMED:
         lists = [value[name] for name in names if isinstance(value.get(name), list | tuple)]
-        if part == "chunks":  # beside their tokens, under one of the names too
+        if part == "chunks":  # token lists may also be under one of these names
             lists = [items for items in lists if _kind(items) in ("strings", "records")]
         if lists:
             yield "texts" if part == "chunks" and _kind(lists[0]) == "strings" else part, lists[0]
@@ -182,7 +180,7 @@ def _unnamed(value: Any) -> Iterator[tuple[str, Sequence[Any]]]:
 
 
 def _kind(items: Any) -> str | None:
-    """Whether a list is of strings, of whole numbers or of records; None for anything else."""
+    """Whether a list holds strings, whole numbers or records; None for anything else."""
     if not isinstance(items, list | tuple) or not items:
         return None
     if all(isinstance(item, str) for item in items):
@@ -193,7 +191,7 @@ def _kind(items: Any) -> str | None:
 
 
 def _fields(item: Any) -> Fields | None:
-    """The fields of a dict or an object, whose class may be a pydantic model; None for anything else."""
+    """The fields of a dict or an object, also of a pydantic model; None for anything else."""
     if not isinstance(item, UnpickledObject) or item.name in RANKERS:
         return item if isinstance(item, dict) else None
     inner = item.state.get("__dict__")
@@ -202,7 +200,7 @@ def _fields(item: Any) -> Fields | None:
 
 
 class _Reader:
-    """Makes texts and metadata of what a pickle holds, in copies that share nothing."""
+    """Reads texts and metadata from the content of a pickle, as independent copies."""
 
     def __init__(self, path: Path, frequencies: Sequence[Any]) -> None:
         self.path = path
@@ -222,7 +220,7 @@ class _Reader:
         return {part: self._checked(column) if part == "texts" else column}
 
     def _records(self, items: Sequence[Fields], named: bool) -> Columns:
-        """Chunks with their texts; where they have none, metadata, which may say ids."""
+        """Texts, ids and metadata of chunks; where they have no text, metadata and the ids in it."""
         names = self._text_names(items, named)
         texts = [self._value(item, name) for item, name in zip(items, names, strict=True)]
         if texts.count(None) == len(texts):
@@ -237,7 +235,7 @@ class _Reader:
         return {**columns, "metadata": metadata} if any(metadata) else columns
 
     def _text_names(self, items: Sequence[Fields], named: bool) -> list[str | None]:
-        """Which field of each is its text: by name, or else the one that has the index's terms."""
+        """The name of each record's text field: a known name, or else the field that has the index's terms."""
         names = [_first(_TEXT, item) for item in items]
         if names.count(None) < len(names):
             texts = [str(item.get(name)) for item, name in zip(items, names, strict=True)]
@@ -248,7 +246,7 @@ class _Reader:
         return [max(likely, key=lambda name: said[name][1], default=None)] * len(items)
 
     def _ids(self, items: Sequence[Fields]) -> Strings | None:
-        """The ids of chunks, or those that all of their metadata says and that differ."""
+        """The ids of chunks, or else those in their metadata, where all have one and all differ."""
         own = [self._value(item, _first(_ID, item)) for item in items]
         if known := len(own) - own.count(None):
             if known < len(own):
@@ -259,21 +257,21 @@ class _Reader:
         return None if None in said or len(set(said)) < len(said) else tuple(said)
 
     def _checked(self, texts: Iterable[str]) -> Strings:
-        """Texts that are said to be those of the index."""
+        """The texts; raises IncompatibleIndexError where they do not belong to the index."""
         given = tuple(texts)
         if self._strange(given):
             _refuse(self.path, "holds texts that have next to none of the terms of its index" + _NAME)
         return given
 
     def _strange(self, texts: Sequence[str]) -> bool:
-        """Whether an index of terms that are strings has hardly one of them from these texts."""
+        """Whether the texts have almost none of the terms of an index whose terms are strings."""
         return any(map(_counts, self.frequencies)) and overlap(texts, self.frequencies)[0] < _NONE
 
     def _value(self, item: Fields, name: str | None) -> Any:
         return None if name is None else self._text(str(item[name]))
 
     def _text(self, text: str) -> str:
-        """Without lone surrogates, which no store takes."""
+        """The text without lone surrogates, which no store accepts."""
         self._spend(len(text))
         return text.encode("utf-8", "replace").decode()
 
@@ -305,13 +303,13 @@ class _Reader:
 
 
 def _first(names: Iterable[str], item: Fields) -> str | None:
-    """The first field of these names that has a text, or an id that may be a whole number."""
+    """The first of these names whose value is a string (or, for ids, a whole number)."""
     kinds = (str, int) if names is _ID else (str,)
     return next((name for name in names if type(item.get(name)) in kinds), None)
 
 
 def _said(item: Fields, text: str | None) -> Fields:
-    """The metadata of a chunk, and what else it says in words and numbers beside its text and id."""
+    """The metadata of a chunk, and its other fields of strings and numbers, except text and id."""
     used = (text, _first(_ID, item))
     beside = {name: value for name, value in item.items() if name not in used and isinstance(value, _SCALARS)}
     return beside | (_fields(item.get("metadata")) or {})

@@ -1,6 +1,6 @@
-"""Where the questions about a knowledge base's chunks are kept: a knowledge base in its folder.
+"""The store of the questions about a knowledge base's chunks: a knowledge base in its folder.
 
-So they are committed, checked and locked as any other, go with the folder where that is moved or removed, and are
+Questions are committed, checked and locked as any other knowledge base, are moved or removed with the folder, and are
 analysed and embedded as the chunks are.
 """
 
@@ -22,14 +22,14 @@ from voicevault_retrievers.structure.questions import COLLECTION, QuestionChanne
 from voicevault_retrievers.text import CustomAnalyzer
 
 Base: TypeAlias = Any
-"""A knowledge base, whose class itself asks this module for its channel."""
+"""A knowledge base; its class imports this module, so its type cannot be named here."""
 
 LIMITS = Limits(text=1_000_000, metadata=1 << 24, keys=1 << 16, depth=256, id=1 << 16)
-"""What a chunk may be, its base has said."""
+"""Wide limits: the knowledge base has checked its chunks already."""
 
 
 class QuestionBase:
-    """Questions in a knowledge base of their own, as `QuestionIndex` keeps them."""
+    """The store of a `QuestionIndex`, in a knowledge base of its own."""
 
     def __init__(self, base: Base) -> None:
         self.base = base
@@ -43,19 +43,19 @@ class QuestionBase:
         return QuestionView(self.base.view())
 
     def add(self, chunks: Sequence[Chunk], *, parents: Sequence[Chunk] = ()) -> None:
-        """One commit."""
+        """Add questions and notes in one commit."""
         self.base.add(chunks, parents=parents)
 
     def delete(self, ids: Collection[str]) -> int:
-        """One commit."""
+        """Delete questions in one commit; returns how many."""
         return int(self.base.delete(ids))
 
     def hold(self) -> None:
-        """Take the lock, and see what others have committed."""
+        """Take the lock, and load what others have committed."""
         self.base.hold()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         self.base.close()
 
     def __repr__(self) -> str:
@@ -87,10 +87,10 @@ class QuestionView:
 
 
 def question_index(kb: Base, *, wait: float = 0.0) -> QuestionIndex:
-    """The questions about a knowledge base's chunks; a base for them is made where there is none.
+    """The questions about a knowledge base's chunks; a base for them is created where there is none.
 
-    `wait` is for how many seconds an update waits while another process writes. Raises what making and opening a
-    knowledge base does.
+    `wait` is how many seconds an update waits while another process writes. Raises what creating and opening a
+    knowledge base raises.
     """
     if not has_questions(kb):
         vectors: Any = kb.manifest.vectors
@@ -104,7 +104,7 @@ def has_questions(kb: Base) -> bool:
 
 
 def question_snapshot(kb: Base) -> Snapshot | None:
-    """The questions about a knowledge base's chunks at their present commit; None where there are none."""
+    """The snapshot of the questions about a knowledge base's chunks; None where there are none."""
     if not has_questions(kb):
         return None
     analyzer = kb.analyzer if isinstance(kb.analyzer, CustomAnalyzer) else None
@@ -114,7 +114,7 @@ def question_snapshot(kb: Base) -> Snapshot | None:
 def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     """The channel over the questions about a knowledge base's chunks; `options` are those of `QuestionIndex.channel`.
 
-    Raises NotIndexedError where there are none, or none that can be found by what `by` names.
+    Raises NotIndexedError where there are no questions, or none that the kind of search `by` can find.
     """
     if not has_questions(kb):
         raise NotIndexedError(
@@ -134,7 +134,7 @@ def _index(kb: Base, wait: float) -> QuestionIndex:
 
 
 def _embedder(kb: Base) -> Embedder | None:
-    """That of the base, where it is to be had: questions are searched by keywords without it."""
+    """The embedder of the base; None where it cannot be loaded: questions are then searched by keywords."""
     try:
         embedder: Embedder | None = kb.embedder
         return embedder
@@ -143,7 +143,7 @@ def _embedder(kb: Base) -> Embedder | None:
 
 
 def _commit(kb: Base) -> str:
-    """What tells the present commit from all others."""
+    """A string that identifies the present commit."""
     snapshot = kb.view().snapshot
     present = snapshot.manifest
     return f"{present.id}/{present.generation}/{snapshot.end}/{snapshot.head.hex()}"

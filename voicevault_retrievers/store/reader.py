@@ -1,4 +1,4 @@
-"""What is searched: a knowledge base at one commit, and the channels over one or several."""
+"""The search side: a knowledge base at one commit, and the channels over one or several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from voicevault_retrievers.store.snapshot import Snapshot
 
 
 class ChunkBatch(NamedTuple):
-    """Some chunks, by ascending id; `vectors` (n, dimension) has their rows, None where there are none."""
+    """Chunks by ascending id; `vectors` (n, dimension) has a row for each, None where there are no vectors."""
 
     chunks: list[Chunk]
     vectors: NDArray[np.float32] | None
@@ -39,7 +39,7 @@ class ChunkBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A knowledge base at one commit, whatever is written meanwhile; `prefix` stands before every id."""
+    """A knowledge base at one commit, unaffected by later writes; `prefix` precedes every id."""
 
     snapshot: Snapshot
     embedder: Callable[[], Embedder | None]
@@ -48,7 +48,7 @@ class View:
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """What a search notes: that there is nothing."""
+        """The failures that a search reports: that the base is empty."""
         return () if len(self) else (nothing_in(self.snapshot.folder.name),)
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class View:
 
     @property
     def index(self) -> ExactVectors | SnapshotVectors:
-        """The vectors, of a knowledge base that has some."""
+        """The vector index of a knowledge base that has vectors."""
         present = self.snapshot.manifest
         if self.chroma is None or present.dimension is None:
             return ExactVectors((part.dense for part in self.parts if part.dense), present.dimension or 0)
@@ -94,7 +94,7 @@ class View:
 
 
 def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: Any) -> BM25:
-    """BM25 over all as one collection."""
+    """BM25 over the chunks of all views as one collection."""
     return BM25(LexicalIndex(part.lexical for view in views for part in view.parts), analyzer, **options)
 
 
@@ -106,9 +106,9 @@ def vector_channel(
     funnel: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> VectorChannel:
-    """Vector search over all, through a `MatryoshkaFunnel` with these options where they are given.
+    """Vector search over all views, through a `MatryoshkaFunnel` if its options are given in `funnel`.
 
-    Raises NotIndexedError where the knowledge bases, of these names, have no embedder.
+    Raises NotIndexedError where the knowledge bases, named in `kbs`, have no embedder.
     """
     if embedder is None:
         raise NotIndexedError(keywords_only(*kbs))
@@ -127,7 +127,7 @@ def nothing_in(name: str) -> Failure:
 
 
 def keywords_only(*names: str) -> str:
-    """That knowledge bases have no vectors, and how there are some."""
+    """The message that knowledge bases have no vectors, and how to add them."""
     first, named = names[0], " and ".join(map(repr, names))
     return (
         f"knowledge base {named} was created without an embedder and is searched by keywords only; to have vectors, "
@@ -138,7 +138,7 @@ def keywords_only(*names: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Several:
-    """Some vector indices as one; no id is in two of them."""
+    """Several vector indexes as one; each id is in one of them."""
 
     indices: Sequence[ExactVectors | SnapshotVectors]
     dimension: int

@@ -1,4 +1,4 @@
-"""Knowledge bases as they are at the time, for what serves them as long as it runs."""
+"""Knowledge bases and objects derived from them, kept up to date for long-running servers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Present:
-    """The knowledge base of a folder, opened when it is first asked for; threads share one.
+    """The knowledge base in a folder, opened at first use and shared by threads.
 
-    Where it was removed and another made in its place, that one is opened; a base that is given is only reloaded.
+    Where another base has replaced it, that one is opened; a base that was passed in is only reloaded.
     """
 
     def __init__(self, given: Path | KnowledgeBase) -> None:
@@ -28,7 +28,7 @@ class Present:
         self._mutex = Mutex()
 
     def base(self) -> KnowledgeBase | None:
-        """The base with what was committed by now, None where there is none; raises what opening it does."""
+        """The base at its last commit, None where there is none; raises what opening it raises."""
         with self._mutex:
             if vacant(self._folder):
                 self._base = self._given
@@ -44,14 +44,14 @@ class Present:
 
 
 class Remade(Generic[T]):
-    """What is made of things that change, and made anew when they have; threads share one."""
+    """A cached value, made again when the state it was made from changes; shared by threads."""
 
     def __init__(self) -> None:
         self._kept: tuple[object, T] | None = None
         self._mutex = Mutex()
 
     def now(self, state: object, make: Callable[[], T]) -> T:
-        """What was made last, where the `state` is equal to that of then; else what `make` makes, or raises."""
+        """The cached value where `state` is unchanged; else a new one from `make`."""
         with self._mutex:
             if self._kept is None or self._kept[0] != state:
                 self._kept = state, make()
@@ -59,13 +59,13 @@ class Remade(Generic[T]):
 
 
 def state_of(base: KnowledgeBase | None) -> object:
-    """What is another when channels over a base have to be made anew: its commit, and that of its questions."""
+    """The state that channels over a base depend on: its commit, and the files of its questions."""
     if base is None:
         return None
-    asked = base.path / COLLECTION  # a base in the base's folder
+    asked = base.path / COLLECTION
     try:
         with os.scandir(asked) as files:
             told = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    except FileNotFoundError:  # there are none, or they are just being written: then the next look differs
+    except FileNotFoundError:  # no questions, or just being written: then the next state differs
         told = []
     return base.view().snapshot, told

@@ -1,4 +1,4 @@
-"""What is wrong with a knowledge base; and what is derived from its chunks, made again."""
+"""Verification of a knowledge base, and rebuilding of what is derived from its chunks."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from voicevault_retrievers.structure.questions import COLLECTION
 
 
 def repair(folder: Path, given: SavedAnalyzer | None, progress: Progress | None = None) -> None:
-    """Make again what is derived: of the chunks, then of the questions about them; and drop a damaged graph.
+    """Rebuild what is derived from the chunks, then from the questions about them; remove a damaged graph.
 
-    Raises as `KnowledgeBase.repair` does. Where questions cannot be repaired the chunks are by then.
+    Raises as `KnowledgeBase.repair` does. Where the questions cannot be repaired, the chunks have been.
     """
     _rewrite(folder, given, progress)
     drop_damaged(folder)
@@ -82,7 +82,7 @@ def _rewrite(folder: Path, given: SavedAnalyzer | None, progress: Progress | Non
 
 
 def _check(folder: Path, entry: SegmentEntry) -> None:
-    """Raises IndexDamagedError where what nothing else holds has changed."""
+    """Raises IndexDamagedError where files that cannot be rebuilt have changed."""
     originals = {name: file for name, file in entry.files.items() if files.original(name)}
     wrong = next(files.problems(folder / entry.name, originals), None)
     if wrong:
@@ -116,9 +116,9 @@ _UNREADABLE = (IndexDamagedError, IncompatibleIndexError, OSError)
 
 
 def problems(folder: Path, analyzer: SavedAnalyzer | None = None, *, progress: Progress | None = None) -> list[str]:
-    """What is wrong in a knowledge base's folder, a line each; empty when all is sound.
+    """What is wrong in a knowledge base's folder, one line each; empty when all is sound.
 
-    Of the chunks, of the questions about them, and of the file of their graph. A custom analyzer has to be given.
+    Checks the chunks, the questions about them, and the file of the graph. A custom analyzer has to be given.
     `progress` is told (done, total) of the bytes of segments.
     """
     questions = folder / COLLECTION
@@ -131,7 +131,7 @@ def problems(folder: Path, analyzer: SavedAnalyzer | None = None, *, progress: P
 
 
 class _Passed:
-    """Adds up what was read, for those who watch; what another process seals meanwhile is not in the total."""
+    """Reports progress over the bytes read; segments sealed meanwhile by another process are not in the total."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -144,7 +144,7 @@ class _Passed:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of a folder's segments, 0 where it cannot be read, which is said when it is looked at."""
+    """The bytes of a folder's segments; 0 where the manifest cannot be read, which `_wrong` reports."""
     try:
         return sum(file.size for entry in manifest.read(folder).segments for file in entry.files.values())
     except _UNREADABLE:
@@ -152,11 +152,11 @@ def _size(folder: Path) -> int:
 
 
 def _wrong(folder: Path, analyzer: SavedAnalyzer | None, passed: _Passed | None) -> list[str]:
-    """What is wrong with chunks.
+    """What is wrong with the chunks of a base.
 
-    Sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors join; that no chunk is live twice;
-    what deleted chunks take from the counts; that the log is whole, and whether some of it was set aside. What is seen
-    while another process seals is looked at again.
+    Checks sizes, sha256 and crc32 of every file; that chunks, ids, postings and vectors have the same counts; that no
+    chunk is live twice; the term counts of deleted chunks; that the log is whole, and whether some of it was set aside.
+    Where another process seals meanwhile, problems are checked again.
     """
     sound: list[SegmentEntry] = []
     while True:
@@ -186,7 +186,7 @@ def _problems(
     sound: list[SegmentEntry],
     passed: _Passed | None,
 ) -> Iterator[str]:
-    """What is wrong; segments that were found `sound` before are not read again."""
+    """What is wrong; `sound` collects segments without problems, which are not read again."""
     whole = True
     for entry in present.segments:
         if any(entry.name == other.name and entry.files == other.files for other in sound):

@@ -1,12 +1,12 @@
-"""Pickles read as data: what they name is never imported, and what they call is never run.
+"""Pickles read as data: no name is imported, and no call is executed.
 
-A pickle is a program for a stack machine. This is such a machine, over the parser of the standard library
-(`pickletools.genops`), that knows the few names a rank-bm25 index, its chunks and numpy's arrays need: each stands for
-a plain value that is made here. Every other name, and every instruction that could lead to one (persistent ids, the
-extension registry, out-of-band buffers, protocol 0's INST and OBJ), is refused, with the name. The exception is the
-class of an application's own chunks, which is in no standard module: an object of it is read as its fields, and its
-name is refused anywhere else. What a pickle declares allocates nothing, what it copies counts against `MAX_STEPS`, and
-what it hashes is text or a small number.
+A pickle is a program for a stack machine. This module is such a machine, over the parser of the standard library
+(`pickletools.genops`), that knows the few names needed by a rank-bm25 index, its chunks and numpy's arrays; each stands
+for a plain value made here. Every other name, and every instruction that could lead to one (persistent ids, the
+extension registry, out-of-band buffers, protocol 0's INST and OBJ), is refused, and the error names it. The exception
+is the class of an application's own chunks, which is in no standard module: an object of such a class is read as its
+fields, and the class name is refused anywhere else. Declared sizes allocate nothing, copies count against `MAX_STEPS`,
+and only text and small numbers are hashed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedErr
 
 MAX_BYTES = 512 << 20
 MAX_STEPS = 50_000_000
-"""Instructions, and items that they copy: an index of half a million chunks of 40 different terms."""
+"""The most instructions and copied items: enough for half a million chunks of 40 different terms."""
 
 MAX_DEPTH = 100
-"""Marks that are open at a time."""
+"""The most marks open at a time."""
 
 RANKERS = frozenset({"rank_bm25.BM25Okapi", "rank_bm25.BM25L", "rank_bm25.BM25Plus"})
 DOCUMENTS = frozenset(
@@ -37,7 +37,7 @@ DOCUMENTS = frozenset(
 )
 _CLASSES = RANKERS | DOCUMENTS
 _ARGUMENTS = frozenset({"numpy.ndarray", *(f"builtins.{name}" for name in ("object", "list", "dict", "int", "float"))})
-"""What calls are given, and what is never called itself."""
+"""Names that are passed to calls, and never called."""
 
 _MODULES = {
     "__builtin__": "builtins",
@@ -46,7 +46,7 @@ _MODULES = {
     "numpy.core.numeric": "numpy._core.numeric",
 }
 _NO_CHUNKS = sys.stdlib_module_names | {"numpy"}
-"""Packages of which no class is that of chunks."""
+"""Packages whose classes cannot be those of chunks."""
 
 _REMEDY = "if the index is your own, restore it from a copy, or index the documents again"
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|U[1-9]\d{0,4}")
@@ -55,7 +55,7 @@ _LARGEST_KEY = 1 << 60
 
 @dataclass(eq=False)
 class UnpickledObject:
-    """What an object of an admitted class is read as: the name of the class, and the object's state."""
+    """An object of an admitted class: the name of the class, and the object's state."""
 
     name: str
     state: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def load(path: Path) -> Any:
 
 
 class _RefusedError(Exception):
-    """What a pickle holds and may not."""
+    """The pickle holds something that is not allowed."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Dtype:
 
 
 class _Machine:
-    """The stack above the last mark, the stacks below the open marks, and the memo."""
+    """The state of the stack machine: the stack above the last mark, the stacks below open marks, and the memo."""
 
     def __init__(self) -> None:
         self.left = MAX_STEPS
@@ -122,7 +122,7 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[Any, Any] = {}
         self.foreign: dict[str, str] = {}
-        """Names of an application's, until there is an object of that class with its fields."""
+        """Class names of an application, until an object of the class has got its fields."""
 
     def run(self, data: bytes) -> Any:
         try:
@@ -130,11 +130,11 @@ class _Machine:
                 self.spend(1)
                 operation = _OPERATIONS.get(opcode.name)
                 if operation is None:
-                    named = "" if argument is None else str(argument).replace(" ", ".")  # INST has it in two parts
+                    named = "" if argument is None else str(argument).replace(" ", ".")  # INST gives module and name
                     raise _RefusedError(f"{opcode.name} {named}".rstrip())
                 operation(self, argument)
         finally:
-            for name in self.foreign.values():  # whatever else is wrong
+            for name in self.foreign.values():  # even after another error
                 raise _RefusedError(name)
         return self.stack.pop()
 
@@ -153,7 +153,7 @@ class _Machine:
         self.stack = []
 
     def items(self) -> list[Any]:
-        """What lies above the last mark, which goes with it."""
+        """The items above the last mark; removes them and the mark."""
         items, self.stack = self.stack, self.marks.pop()
         return items
 
@@ -219,8 +219,8 @@ class _Machine:
 
 
 def _fields(name: str, state: Any) -> dict[Any, Any]:
-    """The fields in an object's state: a dict, or a pair of those of its dict and its slots."""
-    if isinstance(state, list):  # as frozen dataclasses with slots have it
+    """The fields in an object's state: a dict, or a pair of the dicts of its `__dict__` and its slots."""
+    if isinstance(state, list):  # the state of frozen dataclasses with slots
         raise _RefusedError(f"objects of {name} whose fields have no names (save them as dicts)")
     if isinstance(state, tuple):
         plain, slots = state
@@ -236,7 +236,7 @@ def _exactly(kind: type[Any], value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """A value that may be hashed: hashes of nested tuples take forever, and those of large numbers can be all one."""
+    """A value that is safe to hash: nested tuples can take forever to hash, and large numbers can all collide."""
     if isinstance(value, int) and abs(value) < _LARGEST_KEY:
         return value
     return _exactly(str, value)
@@ -251,7 +251,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _made(cls: Any, base: Any = None, state: None = None) -> UnpickledObject:
-    """An object without its state; protocols 0 and 1 name its base too."""
+    """An object without its state; protocols 0 and 1 also name its base."""
     dotted = _exactly(_Name, cls).dotted
     if dotted in _ADMITTED - _CLASSES or base not in (None, _Name("builtins.object")) or state is not None:
         raise _RefusedError(f"a new {dotted}")
@@ -259,7 +259,7 @@ def _made(cls: Any, base: Any = None, state: None = None) -> UnpickledObject:
 
 
 def _encoded(text: str, codec: str) -> bytes:
-    """Bytes, as protocols before 3 have them."""
+    """Bytes as protocols before 3 encode them."""
     if codec != "latin1":
         raise _RefusedError(f"_codecs.encode {codec}")
     return str(_exactly(str, text)).encode("latin1")

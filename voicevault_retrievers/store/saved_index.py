@@ -1,7 +1,7 @@
-"""A keyword index in a folder: a knowledge base without vectors, and beside it, in `retriever.json`, how it scores.
+"""A keyword index in a folder: a knowledge base without vectors, with its scoring options in `retriever.json`.
 
-The file has the format, the BM25 formula with its constants, and the options of `BM25` that rankings depend on. It is
-written before any chunk, so that a folder that is not empty and has none is none of ours.
+The file has the format, the BM25 formula with its constants, and the options of `BM25` that affect rankings. It is
+written before any chunk, so that a non-empty folder without it is known not to be a saved index.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _KEYS = {"format", "formula", *_OPTIONS}
 
 
 def live_chunks(index: LexicalIndex) -> list[Chunk]:
-    """The chunks that a snapshot of an index holds."""
+    """The chunks in a snapshot of an index."""
     return [segment.rows.chunks[at] for segment in index.segments for at in segment.rows.living]
 
 
 def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> None:
-    """Make a folder hold what `bm25` holds now: what is new is added, what is gone deleted; `stored` is kept of each.
+    """Make a folder hold exactly the chunks of `bm25`; `stored` gives the stored form of a chunk.
 
-    Raises ConfigError where the folder holds something else, or where terms, formula or metadata cannot be kept;
-    IncompatibleIndexError where the folder is of another analyzer; LockedError while another process writes to it.
+    Raises ConfigError where the folder holds something else, or where terms, formula or metadata cannot be saved;
+    IncompatibleIndexError where the folder has another analyzer; LockedError while another process writes to it.
     """
     path, index = locate(Path(folder).resolve()), bm25.index
     scoring = json.dumps(_scoring_of(bm25), indent=1).encode()
@@ -62,7 +62,7 @@ def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> No
 
 
 def load(folder: str | Path, analyzer: SavedAnalyzer | None, restored: Callable[[Chunk], Chunk]) -> BM25:
-    """What `save` wrote; `restored` makes each chunk again of what was kept. Later commits are not seen.
+    """The index that `save` wrote; `restored` turns each stored chunk back. Later commits are not seen.
 
     Raises ConfigError where nothing was saved, IncompatibleIndexError for a newer format or another analyzer,
     IndexDamagedError where files are not as they were written.

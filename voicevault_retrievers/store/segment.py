@@ -1,8 +1,8 @@
-"""A segment: an immutable folder of chunks in ascending order of id, their postings and their vectors.
+"""A segment: an immutable folder of chunks by ascending id, with their postings and vectors.
 
 It holds the table of its chunks (see `table`); the arrays of `Postings`; `vectors.npy`, of shape (chunks, dimension),
-where there is an embedder; `columns.bin` the metadata columns, which a segment may lack: then they are made of the
-chunks; and where there are parents, their table.
+where there is an embedder; the metadata columns in `columns.bin`, without which columns are built from the chunks; and
+the table of parents, where there are parents.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VECTORS = "vectors.npy"
 
 @dataclass(frozen=True, eq=False)
 class StoredSegment:
-    """An open segment: everything memory-mapped, and decoded when it is asked for."""
+    """An open segment: memory-mapped files, decoded on demand."""
 
     entry: SegmentEntry
     table: Table
@@ -53,7 +53,7 @@ class StoredSegment:
 
     @classmethod
     def open(cls, folder: Path, entry: SegmentEntry, kb: str, dimension: int | None) -> StoredSegment:
-        """The segment of a knowledge base's folder; IndexDamagedError where its files are not as they were written."""
+        """The segment of a knowledge base's folder; IndexDamagedError where its files have changed."""
         own = folder / entry.name
         opened = files.open_folder(own, entry.files)
         found = Table.open(table.CHUNKS, opened, kb)
@@ -73,32 +73,33 @@ class StoredSegment:
 
     @property
     def number(self) -> int:
-        """What is written later has a higher one."""
+        """The segment's number; later segments have higher numbers."""
         return int(self.entry.name.removeprefix("seg-"))
 
     def part(self, lexical: IndexSegment, parents: Rows) -> SearchedPart:
-        """What is searched of it, where these are live."""
+        """The searchable part, with these chunks and parents live."""
         own = lexical.rows, self.vectors, lambda: lexical, parents
         return SearchedPart(*own, lambda: self.codes, self.number)
 
     @cached_property
     def codes(self) -> Codes | None:
-        """Those of the vectors, all of them checked, for a search reads all."""
+        """The int8 codes of the vectors, fully checked, since a search reads all of them; None without codes."""
         return Codes.of({name: self.files[f"{name}.npy"].checked() for name in CODES}) if self.entry.gate else None
 
     def live(self, folder: Path, entry: SegmentEntry) -> IndexSegment:
-        """What is searched of it: the chunks that an entry of the segment has left, with what the others took."""
+        """The live chunks of the segment under a manifest entry, with the term counts of the deleted ones."""
         rows = Rows(*self.table, read_live(folder, entry), self.columns)
         return IndexSegment(rows, self.postings, _read_removed(folder, entry.tombstones))
 
     def live_parents(self, folder: Path, entry: SegmentEntry) -> Rows:
-        """The parents that an entry of the segment has left."""
+        """The live parents under a manifest entry of the segment."""
         return Rows(*self.parents, read_live_parents(folder, entry))
 
     def bury(self, folder: Path, name: str, segment: IndexSegment, live: Mask) -> TombstoneEntry:
-        """Write which of its chunks are no more, some, and what they took from the counts.
+        """Write the tombstones of the segment, of which there are some, and the term counts of its deleted chunks.
 
-        That is a file of the numbers of their terms, ascending, then in how many of them each is: little-endian uint32.
+        The file of counts has the numbers of the terms, ascending, then for each the number of deleted chunks that have
+        it: little-endian uint32.
         """
         terms = len(self.postings.term_ends)
         taken = self.taken(live) if segment.removed is None else segment.removed.counts(terms)
@@ -112,12 +113,12 @@ class StoredSegment:
         )
 
     def taken(self, live: Mask) -> Numbers:
-        """Of each term, how many chunks have it that are not live; reads every posting."""
+        """For each term, how many deleted chunks have it; reads every posting."""
         numbers, ordinals, _ = self.postings.triples()
         return np.bincount(numbers[~live[ordinals]], minlength=len(self.postings.term_ends))
 
     def check(self) -> None:
-        """Check every block of every file, before what is in them is written again; IndexDamagedError."""
+        """Check every block of every file, before the segment is rewritten; raises IndexDamagedError."""
         for file in self.files.values():
             file.check()
 
@@ -134,9 +135,8 @@ def write(
 ) -> SegmentEntry:
     """Write a segment below a knowledge base's folder.
 
-    `chunks` come in ascending order of id, `postings` are theirs, and so are `vectors`, in blocks of rows; none where
-    there is no embedder. `parents` come in ascending order of id. `quantised` asks for int8 codes, which are kept
-    where the gate lets them pass.
+    `chunks` and `parents` come by ascending id. `postings` and `vectors`, in blocks of rows, are those of the chunks;
+    no vectors where there is no embedder. `quantised` asks for int8 codes, which are written where they pass the gate.
     """
     new = NewFolder(folder / name)
     table.write(new, table.CHUNKS, chunks)
@@ -150,7 +150,7 @@ def write(
 
 
 def bury(folder: Path, name: str, live: Mask) -> NamedFile:
-    """Write which of some chunks are no more, a bit for each."""
+    """Write which chunks are deleted, one bit each."""
     return NamedFile(name, files.write(folder / name, np.packbits(~live).tobytes()))
 
 
@@ -168,7 +168,7 @@ def read_live_parents(folder: Path, entry: SegmentEntry) -> Mask | None:
 def problems(
     folder: Path, entry: SegmentEntry, dimension: int | None, passed: Callable[[int], None] | None = None
 ) -> Iterator[str]:
-    """What is wrong with a segment, read in full; `passed` is told of bytes as they are read."""
+    """What is wrong with a segment, read in full; `passed` is called with the bytes just read."""
     found = list(files.problems(folder / entry.name, entry.files, passed))
     if not found:
         try:
@@ -180,7 +180,7 @@ def problems(
 
 
 def _postings(opened: Mapping[str, BlockFile]) -> Postings:
-    """The arrays, checked; of the two that are large the postings of a term when it is first looked for."""
+    """The checked arrays; in the two large ones, a term's postings are checked at its first lookup."""
     large = {f"{name}.npy": opened[f"{name}.npy"] for name in ("low", "frequencies")}
 
     def guard(first: int, stop: int) -> None:
@@ -205,7 +205,7 @@ def _read_bits(folder: Path, dead: NamedFile | None, count: int) -> Mask | None:
 
 
 def _write_codes(folder: NewFolder) -> Gate | None:
-    """Write the codes of the vectors that were just written, where they pay; how much they do."""
+    """Write the int8 codes of the vectors just written, where the gate passes them; returns the gate, else None."""
     matrix = np.load(folder.path / _VECTORS, mmap_mode="r")
     codes = quantise(matrix)
     found = gate(matrix, codes)
@@ -218,7 +218,7 @@ def _write_codes(folder: NewFolder) -> Gate | None:
 
 
 def _write_vectors(folder: NewFolder, count: int, blocks: Iterable[NDArray[np.float32]]) -> None:
-    """Write blocks of rows as one array, where there are any."""
+    """Write blocks of rows as one array; nothing where there are no blocks."""
     rest = iter(blocks)
     first = next(rest, None)
     if first is not None:

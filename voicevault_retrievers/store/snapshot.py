@@ -1,4 +1,4 @@
-"""A knowledge base at one moment: its segments, which of their chunks are live, and what the log adds."""
+"""A knowledge base at one commit: its segments, their live chunks, and the log's chunks."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class LoggedChunk:
-    """A chunk that is in the log alone."""
+    """A chunk that is only in the log."""
 
     chunk: Chunk
     vector: Vector | None
 
 
 class PendingTerms(NamedTuple):
-    """The terms of the log's chunks, and the number under which each of them came."""
+    """The memtable of the log's chunks, and the number of each in it."""
 
     terms: Memtable
     came: Mapping[LoggedChunk, int]
@@ -50,12 +50,12 @@ class PendingTerms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What channels search; it never changes.
+    """The immutable state that channels search.
 
     `lexical` has the live chunks of `segments`, one for one, `parents` their live parents. `tail` and `tail_parents`
-    hold those of the log, `touched` the ids of chunks that the log has added or deleted: what segments hold of them is
-    no more. `written` counts what the log did to chunks, `end` is where it was read to, `head` the header of what
-    ends there, `before` what an earlier snapshot has read of its terms.
+    hold those of the log. `touched` are the ids of chunks that the log added or deleted; the segments' chunks of these
+    ids are dead. `written` counts the log's changes to chunks, `end` is the position up to which the log was read,
+    `head` the header of the last frame, `before` the terms that an earlier snapshot analysed.
     """
 
     folder: Path
@@ -75,10 +75,10 @@ class Snapshot:
 
     @classmethod
     def open(cls, folder: Path, before: Snapshot | None = None, analyzer: SavedAnalyzer | None = None) -> Snapshot:
-        """The last commit. A file may be gone because another process has just sealed; then it is read again.
+        """The last commit; reads again where a file is gone because another process has just sealed.
 
-        Segments that a snapshot from before has open stay open, and its analyzer serves again. Raises
-        IndexDamagedError, and IncompatibleIndexError as `manifest.read` and `analyzers` do.
+        Segments that `before` has open are reused, and so is its analyzer. Raises IndexDamagedError, and
+        IncompatibleIndexError as `manifest.read` and `analyzers` do.
         """
         present = manifest.read(folder)
         try:
@@ -127,7 +127,7 @@ class Snapshot:
         return wal.stands(self.folder / self.manifest.log, self.end, self.head)
 
     def after(self, records: Iterable[CommitRecord]) -> Snapshot:
-        """The snapshot with these commits more."""
+        """The snapshot after these commits."""
         tail, tail_parents = dict(self.tail), dict(self.tail_parents)
         changed: dict[str, Source | None] = {}
         touched: set[str] = set()
@@ -159,7 +159,7 @@ class Snapshot:
         )
 
     def renewed(self, following: Manifest) -> Snapshot:
-        """The same chunks, after a commit that put them into other segments and left the log alone."""
+        """The same chunks, after a commit that merged segments and left the log unchanged."""
         opened = Snapshot._sealed(self.folder, following, self, None)
         names = (segment.entry.name for segment in self.segments)
         known = dict(zip(names, zip(self.lexical, self.parents, strict=True), strict=True))
@@ -178,7 +178,7 @@ class Snapshot:
 
     @property
     def rows(self) -> tuple[Rows, ...]:
-        """Those of the segments' chunks."""
+        """The rows of the segments' chunks."""
         return tuple(segment.rows for segment in self.lexical)
 
     def __len__(self) -> int:
@@ -230,9 +230,9 @@ class Snapshot:
         yield from (chunk_id for chunk_id, logged in self.tail.items() if passes(logged.chunk.metadata))
 
     def used(self, key: str, values: Iterable[str], gone: Collection[str], came: Iterable[Chunk]) -> set[str]:
-        """Those of some values that a live chunk has under a key of its metadata, or, for `PARENT`, as its parent.
+        """The given values that a live chunk has under a metadata key, or, for `PARENT`, as its parent.
 
-        That is, after some ids are gone, and chunks came.
+        Chunks with the ids `gone` do not count; the chunks `came` do.
         """
         wanted = set(values)
         logged = (entry.chunk for chunk_id, entry in self.tail.items() if chunk_id not in gone) if wanted else ()
@@ -250,7 +250,7 @@ class Snapshot:
 
     @property
     def vectors(self) -> NDArray[np.float32] | None:
-        """Those of `ordered`."""
+        """The vectors of `ordered`."""
         dimension = self.manifest.dimension
         if dimension is None:
             return None
@@ -258,7 +258,7 @@ class Snapshot:
 
     @cached_property
     def waiting(self) -> PendingTerms:
-        """The terms of the log's chunks; each is analysed once."""
+        """The terms of the log's chunks; each chunk is analysed once."""
         new = [logged for logged in self.ordered if logged not in self.before.came]
         if not new:
             return self.before
@@ -268,19 +268,19 @@ class Snapshot:
         return PendingTerms(self.before.terms.extended(documents, ()), came)
 
     def committed(self) -> Iterator[tuple[StoredSegment, Rows]]:
-        """The segments, with what the manifest has left of their chunks, whatever the log did to them since."""
+        """The segments, with the chunks that are live in the manifest; changes in the log do not count."""
         for stored, entry in zip(self.segments, self.manifest.segments, strict=True):
             yield stored, Rows(*stored.table, segment.read_live(self.folder, entry), stored.columns)
 
     @property
     def sealed(self) -> list[SearchedPart]:
-        """The segments."""
+        """The segments as searchable parts."""
         every = zip(self.lexical, self.segments, self.parents, strict=True)
         return [stored.part(segment, parents) for segment, stored, parents in every]
 
     @cached_property
     def parts(self) -> tuple[SearchedPart, ...]:
-        """What is searched: the segments, and one made of the log's chunks."""
+        """The searchable parts: the segments, and one for the log's chunks."""
         if not self.tail:
             return tuple(self.sealed)
         ordered = self.ordered
@@ -289,13 +289,13 @@ class Snapshot:
         return (*self.sealed, SearchedPart(rows, self.vectors, lambda: self._logged(rows)))
 
     def _logged(self, rows: Rows) -> IndexSegment:
-        """The log's chunks; analyses those that are new, which a search by vectors need not wait for."""
+        """The index of the log's chunks; analysed lazily, so that a vector search does not wait for it."""
         terms, came = self.waiting
         return IndexSegment(rows, terms.reordered([came[logged] for logged in self.ordered]))
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:
-    """Those of a segment's items that are live."""
+    """The live items of a segment."""
     return (items[at] for at in range(len(rows)) if rows.live is None or rows.live[at])
 
 
@@ -309,7 +309,7 @@ def _with(sources: Mapping[str, Source], changed: Mapping[str, Source | None]) -
 
 
 def values_of(chunk: Chunk, key: str) -> list[Any]:
-    """What a filter would compare with a value."""
+    """The strings under a key that a filter would compare."""
     value = chunk.parent_id if key == PARENT else chunk.metadata.get(key)
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
 

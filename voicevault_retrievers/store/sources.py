@@ -1,4 +1,4 @@
-"""The files that a knowledge base was made of: what each of them held when it was read."""
+"""The source files of a knowledge base: their content when they were read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KEY = "source_file"
 class Source:
     """A file that chunks were read from.
 
-    `name` is what their metadata calls it (`source_file`); `sha256` is the digest of its bytes; `recipe` is how it was
-    read and split, so that another recipe means another reading; `path` is where it was.
+    `name` is its name in the chunks' metadata (`source_file`); `sha256` is the digest of its bytes; `recipe` is how it
+    was read and split, so that a file is read again for another recipe; `path` is where it was.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Source:
 
     @classmethod
     def of(cls, path: Path | str, name: str | None = None, recipe: str = "") -> Source:
-        """A file as it is now; `name` is its own unless given. OSError where it cannot be read."""
+        """The present state of a file; `name` defaults to the file's. Raises OSError where it cannot be read."""
         digest = hashlib.sha256()
         with Path(path).open("rb") as file:
             while block := file.read(1024 * 1024):
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Drift:
-    """How files differ from what was read of them, by name; true where they do."""
+    """How files differ from what was read, by name; true where any file differs."""
 
     new: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -57,9 +57,10 @@ class Drift:
 
 
 def drift(known: Mapping[str, Source], present: Iterable[Source], below: Iterable[Path]) -> Drift:
-    """Compare what was read with files as they are; those known that were read `below` some paths must be there.
+    """Compare the known sources with the present files.
 
-    Recipes count where `present` has them.
+    Missing sources count as gone where they were read `below` these paths. Recipes are compared where `present` has
+    them.
     """
     found = {source.name: source for source in present}
     folders = [folder.absolute() for folder in below]
@@ -77,7 +78,7 @@ def drift(known: Mapping[str, Source], present: Iterable[Source], below: Iterabl
 
 
 def write(folder: Path, number: int, sources: Mapping[str, Source]) -> NamedFile | None:
-    """Write all of them; None where there are none."""
+    """Write all sources; None where there are none."""
     if not sources:
         return None
     name = f"sources-{number:06d}"
@@ -86,13 +87,13 @@ def write(folder: Path, number: int, sources: Mapping[str, Source]) -> NamedFile
 
 
 def read(folder: Path, entry: NamedFile | None) -> dict[str, Source]:
-    """Those of a file, by name; IndexDamagedError where it is not as it was written."""
+    """The sources in a file, by name; IndexDamagedError where the file has changed."""
     lines = [] if entry is None else files.read(folder / entry.name, entry.file).splitlines()
     return {source.name: source for source in (Source(**json.loads(line)) for line in lines)}
 
 
 def by_name(sources: Iterable[Source]) -> dict[str, Source]:
-    """Sources by name; ConfigError for what is none, and for two of one name."""
+    """Sources by name; ConfigError for a value that is not a Source, and for a repeated name."""
     found: dict[str, Source] = {}
     for source in sources:
         if not isinstance(source, Source):

@@ -1,4 +1,4 @@
-"""A knowledge base in numbers."""
+"""Statistics of a knowledge base."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from voicevault_retrievers.store.snapshot import Snapshot
 
 @dataclass(frozen=True)
 class Stats:
-    """`deleted` chunks still take room in segments; `logged` ones are in the log alone; `size` is in bytes, on disk.
+    """Counts and sizes of a knowledge base.
 
-    `vectors` says how they are searched, `embedder` what made them; None where there are none. `int8` says of the
-    segments whose codes passed the gate what they are worth; the others are searched in float32.
+    `deleted` chunks still take space in segments; `logged` chunks are only in the log; `size` is in bytes, on disk.
+    `vectors` says how vectors are searched, `embedder` which embedder made them; None where there are none. `int8` has
+    the gate of each segment whose int8 codes passed; the other segments are searched in float32.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Stats:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Stats:
-        """Those of a snapshot; `size` is of the folder as it is now."""
+        """The statistics of a snapshot; `size` is that of the folder now."""
         present = snapshot.manifest
         embedder = present.embedder
         return cls(
@@ -55,7 +56,7 @@ class Stats:
 
 
 def _size(folder: Path) -> int:
-    """The bytes of all files; what is removed meanwhile counts nothing."""
+    """The bytes of all files; files removed meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):

@@ -1,6 +1,6 @@
-"""Chunks in a segment's folder, in ascending order of id: a table of those that are searched, and one of parents.
+"""Chunks in a segment's folder, by ascending id: a table of the searched chunks, and one of the parents.
 
-A table is four files: a line of JSON per chunk, where each line ends, the ids as UTF-8, where each id ends.
+A table is four files: a line of JSON per chunk, the end of each line, the ids as UTF-8, and the end of each id.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ PARENTS = Names("parents.jsonl", "parent_ends.npy", "parent_ids.npy", "parent_id
 
 
 class Table(NamedTuple):
-    """An open table; chunks and ids are decoded when they are asked for."""
+    """An open table; chunks and ids are decoded on demand."""
 
     chunks: Sequence[Chunk] = ()
     ids: Sequence[str] = ()
 
     @classmethod
     def open(cls, names: Names, opened: Mapping[str, BlockFile], kb: str) -> Table:
-        """The table of these files; of unequal lengths where they do not join."""
+        """The table in these files; its chunks and ids differ in length where the files do not match."""
         lines, spans = opened[names.lines], _Spans(opened[names.ends])
         chunks = Lazy(len(spans), lambda at: codec.decode(lines.read(*spans[at]), kb))
         return cls(chunks, _Ids(opened[names.ids], _Spans(opened[names.id_ends])))
 
     def problems(self, where: str) -> Iterator[str]:
-        """What does not join, or is out of order."""
+        """Chunks whose id differs from the table's, and ids out of order."""
         for at, (chunk, chunk_id) in enumerate(zip(self.chunks, self.ids, strict=True)):
             if chunk.id != chunk_id:
                 yield f"{where}: chunk {at} is {chunk.id!r}, its id {chunk_id!r}"
@@ -59,7 +59,7 @@ class Table(NamedTuple):
 
 
 def write(folder: NewFolder, names: Names, chunks: Iterable[Chunk]) -> None:
-    """Write the table of chunks that come in ascending order of id."""
+    """Write the table of chunks, which come by ascending id."""
     sizes: list[int] = []
     ids: list[bytes] = []
 
@@ -77,7 +77,7 @@ def write(folder: NewFolder, names: Names, chunks: Iterable[Chunk]) -> None:
 
 
 class _Ids(SearchableIds):
-    """Ids that ascend, decoded when they are asked for; UTF-8 ascends as they do. Every `_STEP`-th is kept."""
+    """Ascending ids, decoded on demand. Their UTF-8 sorts in the same order. Every `_STEP`-th id is cached."""
 
     def __init__(self, file: BlockFile, spans: _Spans) -> None:
         self._file = file
@@ -119,7 +119,7 @@ class _Ids(SearchableIds):
 
 
 class _Spans:
-    """Where each of some pieces begins and ends; all of the file is checked when the first is asked for."""
+    """The begin and end of each piece; the whole file is checked at first use."""
 
     def __init__(self, file: BlockFile) -> None:
         self._file = file
@@ -133,7 +133,7 @@ class _Spans:
         return start, ends[0]
 
     def run(self, first: int, stop: int) -> tuple[int, list[int]]:
-        """Where some adjoining pieces begin, and where each of them ends."""
+        """Where a run of adjoining pieces begins, and where each of them ends."""
         self._file.check()
         start, *ends = self._ends[max(0, first - 1) : stop].tolist()
         return (start, ends) if first else (0, [start, *ends])

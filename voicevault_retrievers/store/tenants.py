@@ -1,4 +1,4 @@
-"""A keyword index for each tenant: a knowledge base of its own, made of what is the tenant's."""
+"""A keyword index for each tenant: a knowledge base of its own, built from the tenant's source."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.snapshot import Snapshot
 
 TenantSource: TypeAlias = Paths | Callable[[], Iterable[Chunk]]
-"""What an index is made of: files and folders, or a function that gives the chunks."""
+"""The source of an index: files and folders, or a function that returns the chunks."""
 
 
 class TenantIndex:
-    """The keyword index of one tenant: the knowledge base of that name, and of no other.
+    """The keyword index of one tenant: the knowledge base of that name.
 
-    It is opened by the first search; where there is none, or an empty one, nothing is found, and a note says so.
-    `rebuild` makes it of the `source`. With an `embedder` there are vectors too. Presets take it as they take a
-    knowledge base, and what they make searches what is here when it is asked. Threads share it. Raises ConfigError for
-    a name that is none (see `check_name`): a path is none.
+    The first search opens it; where it is missing or empty, nothing is found, and a note says so. `rebuild` builds it
+    from the `source`. With an `embedder` there are vectors too. Presets accept it like a knowledge base, and their
+    pipelines search its present commit. Threads share it. Raises ConfigError for an invalid name, such as a path (see
+    `check_name`).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TenantIndex:
 
     @property
     def base(self) -> KnowledgeBase | None:
-        """The knowledge base, opened when it is first asked for; None where there is none."""
+        """The knowledge base, opened at first use; None where there is none."""
         with self._opening:
             if self._base is None and not vacant(self._folder):
                 self._base = KnowledgeBase.open(self.tenant, **self._given)
@@ -71,18 +71,18 @@ class TenantIndex:
 
     @property
     def channel(self) -> Channel:
-        """The keyword channel, with the options that it has unless others are given."""
+        """The keyword channel with default options."""
         return self._channel
 
     def bm25(self, **options: Any) -> Channel:
-        """The keyword channel over what is here when it is asked, for pipelines; `options` are those of `BM25`."""
-        BM25(LexicalIndex(()), **options)  # says now what is wrong with them
+        """The keyword channel over the present commit at each search, for pipelines; `options` are those of `BM25`."""
+        BM25(LexicalIndex(()), **options)  # raises at once for wrong options
         return TenantChannel(self, "bm25", "keyword", options)
 
     def dense(self, **options: Any) -> Channel:
-        """The vector channel over what is here when it is asked; `options` are its `name` and `timeout`.
+        """The vector channel over the present commit at each search; `options` are `name` and `timeout`.
 
-        Where the index was made without an embedder its searches raise ConfigError, as `KnowledgeBase.dense` does.
+        Where the index has no embedder, searches raise NotIndexedError, as `KnowledgeBase.dense` does.
         """
         for option in options.keys() - {"name", "timeout"}:
             raise unknown("option of dense", option, ("name", "timeout"))
@@ -93,9 +93,9 @@ class TenantIndex:
         return self.channel.search(query, k, **options)
 
     def needs_rebuild(self) -> bool:
-        """Whether the source is other than what is here; all of it is read and compared.
+        """Whether the source differs from the index; reads and compares all of it.
 
-        Raises what reading the source does, and ConfigError where there is none.
+        Raises what reading the source raises, and ConfigError where there is no source.
         """
         source = self._sourced()
         self.reload()
@@ -114,18 +114,18 @@ class TenantIndex:
         )
 
     def rebuild(self, progress: Progress | None = None) -> Update:
-        """Make the index what the source is now; of what has not changed, nothing is embedded and no file parsed.
+        """Bring the index up to date with the source; unchanged content is not embedded or parsed again.
 
-        Of files that cannot be read (`Update.skipped`) stays what is here. `progress` is told (done, total) of the
-        files, or of the texts to embed. Raises DocumentError for a path that does not exist, LockedError while another
-        process writes, ConfigError where there is no source.
+        Chunks of files that cannot be read (`Update.skipped`) stay. `progress` is told (done, total) of the files, or
+        of the texts to embed. Raises DocumentError for a path that does not exist, LockedError while another process
+        writes, ConfigError where there is no source.
         """
         source = self._sourced()
         with self._writing:
             self.reload()
             with self._opening:
                 base = self.base
-                if base is None:  # one without chunks is one
+                if base is None:  # a base without chunks is falsy
                     base = KnowledgeBase.create(self.tenant, **self._given)
                 self._base = base
             with base:
@@ -134,7 +134,7 @@ class TenantIndex:
                 return update(base, source, prune="others", progress=progress)
 
     def clear(self) -> None:
-        """Remove the index from disk; until it is made again nothing is found. LockedError while another writes."""
+        """Remove the index from disk; nothing is found until `rebuild`. LockedError while another process writes."""
         with self._writing, self._opening:
             if self._base is not None:
                 self._base.close()
@@ -143,7 +143,7 @@ class TenantIndex:
             self._base = None
 
     def reload(self) -> bool:
-        """See what others have made, committed or removed since; whether there was anything."""
+        """Load what others have created, committed or removed since; returns whether there was anything."""
         with self._opening:
             before = self._base
             if vacant(self._folder):
@@ -165,7 +165,7 @@ class TenantIndex:
 
 
 class TenantChannel(LeafChannel):
-    """A channel over a tenant's index as it is at the time: `method` makes it of what is there, with `options`."""
+    """A channel over the present commit of a tenant's index; the view's `method` makes it with `options`."""
 
     def __init__(self, tenant: TenantIndex, method: str, kind: ChannelKind, options: Mapping[str, Any]) -> None:
         super().__init__(options.get("name", method), kind, timeout=options.get("timeout"))
@@ -176,7 +176,7 @@ class TenantChannel(LeafChannel):
         if below is None:
             return [_Absent() for _ in wordings]
         below = below.named(self.name)
-        said = below._wordings(query)  # a blank text says something to some vector channels alone
+        said = below._wordings(query)  # only some vector channels search for a blank text
         found = iter(below.find(query, [wording for wording in wordings if wording in said], k))
         return [next(found) if wording in said else [] for wording in wordings]
 
@@ -199,11 +199,11 @@ class TenantChannel(LeafChannel):
 
 
 class _Absent(list[Match]):
-    """The matches where there is no index, or an empty one."""
+    """The matches where the index is missing or empty."""
 
 
 class _Present:
-    """The channel over what an index holds; made anew when that has changed."""
+    """The channel over the content of an index; made again when the content changes."""
 
     def __init__(self, tenant: TenantIndex, method: str, options: Mapping[str, Any]) -> None:
         self.tenant = tenant
@@ -213,7 +213,7 @@ class _Present:
         self._made: tuple[Snapshot, LeafChannel] | None = None
 
     def get(self) -> LeafChannel | None:
-        """The channel; None where there is no index, or an empty one."""
+        """The channel; None where the index is missing or empty."""
         with self._mutex:
             base = self.tenant.base
             if not base:

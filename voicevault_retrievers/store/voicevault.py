@@ -1,4 +1,4 @@
-"""The knowledge base that VoiceVault left on disk, made into one of ours."""
+"""Import of the knowledge bases that VoiceVault wrote."""
 
 from __future__ import annotations
 
@@ -46,21 +46,22 @@ def import_voicevault(
     collection: str | None = None,
     progress: Progress | None = None,
 ) -> KnowledgeBase:
-    """Make a new knowledge base of the chunks of an old one; all of it, or nothing.
+    """Make a new knowledge base of the chunks of a VoiceVault base, completely or not at all.
 
-    `folder` holds `bm25.pkl` (see `read_bm25`) and, in itself or in a folder of it, a Chroma database; texts and
-    metadata come from the pickle, what it lacks from the collection: the one named, else the only one. The index is
-    made again by `analyzer`; `bm25(formula="okapi")` then scores as rank-bm25 did on the same terms. With an
-    `embedder` the collection's vectors are taken over, cut or stretched to length 1: that it made them is the
-    caller's word. Where there is no collection it embeds the texts, and `progress` is told (done, total).
+    `folder` holds `bm25.pkl` (see `read_bm25`) and, in itself or in a subfolder, a Chroma database. Texts and metadata
+    come from the pickle, and where it lacks them from the collection: the named one, else the only one. The `analyzer`
+    makes the index; `bm25(formula="okapi")` then scores as rank-bm25 did on the same terms. With an `embedder` the
+    collection's vectors are taken, normalised to length 1; the caller must know that this embedder made them. Where
+    there is no collection the embedder embeds the texts, and `progress` is told (done, total).
 
-    The old base stays as it is: Chroma writes to a database that it opens, so it is given a copy, in a temporary
-    folder. Nothing outside `folder` is read, and nothing in it is run. But Chroma's library takes the files of vectors
-    as they are, and a damaged one can end the process (chromadb 1.5): they are opened with an `embedder` only, so
-    import what a stranger made without one. Raises ConfigError for a link that leads out
-    of it and for a base that is there already, IncompatibleIndexError where pickle and collection do not join or the
-    vectors are not of the embedder's dimension, IndexDamagedError for damaged files, MissingExtraError where a
-    collection has to be read and chromadb is not installed.
+    The old base stays as it is: Chroma writes to a database that it opens, so it opens a copy, in a temporary folder.
+    Nothing outside `folder` is read, and nothing in it is executed. But Chroma's library does not validate its vector
+    files, and a damaged one can end the process (chromadb 1.5). They are opened with an `embedder` only, so import a
+    base from an untrusted source without one.
+
+    Raises ConfigError for a link that leads out of `folder` and for a base that exists already, IncompatibleIndexError
+    where pickle and collection do not match or the vectors do not have the embedder's dimension, IndexDamagedError for
+    damaged files, MissingExtraError where a collection has to be read and chromadb is not installed.
     """
     home = _home(folder)
     target = free(base, root)
@@ -75,7 +76,7 @@ def import_voicevault(
 
 @dataclass(frozen=True)
 class _Stored:
-    """What a Chroma collection holds, by id: a chunk's text (where it has one), metadata and vector."""
+    """The content of a Chroma collection, by id: a chunk's text (where there is one), metadata and vector."""
 
     path: Path
     texts: Mapping[str, str | None]
@@ -83,7 +84,7 @@ class _Stored:
     rows: Mapping[str, NDArray[np.float32]]
 
     def chunk(self, name: str, text: str | None = None, metadata: Mapping[str, Any] | None = None) -> Chunk:
-        """The chunk of an id, with the text and metadata that are given before its own."""
+        """The chunk of an id; the given text and metadata take precedence over the collection's."""
         text = self.texts[name] if text is None else text
         if text is None:
             raise IncompatibleIndexError(f"chunk {name!r} of {self.path} has no text: index the documents again")
@@ -109,7 +110,7 @@ def _home(folder: Path | str) -> Path:
 
 
 def _own(home: Path, path: Path) -> Path:
-    """A file or folder of the base; ConfigError where it is none, or a link that leads out."""
+    """A file or folder of the base; ConfigError where it is missing, or a link that leads out."""
     real = Path(os.path.realpath(path))
     if not real.is_relative_to(home):
         raise ConfigError(f"{path} leads out of {home}, to {real}: only what is in the folder itself is imported")
@@ -119,7 +120,7 @@ def _own(home: Path, path: Path) -> Path:
 
 
 def _joined(pickled: PickledIndex, stored: _Stored | None) -> list[Chunk]:
-    """The chunks; what the pickle says of one goes before what the collection says."""
+    """The chunks; the pickle's content takes precedence over the collection's."""
     index = pickled.told_apart(() if stored is None else stored.texts.keys())
     if stored is None:
         if index.texts is None:
@@ -136,7 +137,7 @@ def _joined(pickled: PickledIndex, stored: _Stored | None) -> list[Chunk]:
 
 
 def _check_join(index: PickledIndex, stored: _Stored) -> None:
-    """Raises IncompatibleIndexError where ids differ, or without ids texts, or without both the numbers of chunks."""
+    """Raises IncompatibleIndexError where ids differ, or else texts, or else the numbers of chunks."""
     odd: Counter[str | None] = Counter()
     said = index.ids or index.texts
     if said is not None:
@@ -152,7 +153,7 @@ def _check_join(index: PickledIndex, stored: _Stored) -> None:
 
 
 def _read_chroma(home: Path, collection: str | None, vectors: bool) -> _Stored | None:
-    """The collection of the database in a folder or in one of its folders; None where there is no database."""
+    """The collection of the database in a folder or its subfolders; None where there is no database."""
     found = [folder for folder in (home, *sorted(home.iterdir())) if (folder / DATABASE).exists()]
     if not found and collection is None:
         return None
@@ -165,7 +166,7 @@ def _read_chroma(home: Path, collection: str | None, vectors: bool) -> _Stored |
 
 
 def _copy(home: Path, folder: Path, to: Path, vectors: bool) -> None:
-    """Copy what is Chroma's: the database, and the folders of vectors only where they are wanted."""
+    """Copy the Chroma database, and its folders of vectors where they are needed."""
     for path in folder.iterdir():
         if path.name.startswith(DATABASE):
             shutil.copyfile(_own(home, path), to / path.name)
@@ -177,7 +178,7 @@ def _copy(home: Path, folder: Path, to: Path, vectors: bool) -> None:
 
 def _read_copy(folder: Path, copy: Path, name: str | None, vectors: bool) -> _Stored:
     chromadb = require("chromadb", extra="chroma")
-    # This implementation reads the pickles in folders of vectors as data; another one would run them.
+    # This implementation reads the pickles beside the vectors as data; others would execute them.
     settings = chromadb.config.Settings(anonymized_telemetry=False, chroma_api_impl="chromadb.api.rust.RustBindingsAPI")
     try:
         with closing(chromadb.PersistentClient(path=str(copy), settings=settings)) as client:
@@ -196,7 +197,7 @@ def _collection(folder: Path, collections: Sequence[Any], name: str | None) -> A
 
 
 def _read(folder: Path, collection: Any, vectors: bool) -> _Stored:
-    """All of a collection. It is asked by ids alone, so its embedding function is never made."""
+    """The whole collection. It is read by ids alone, so that its embedding function is never loaded."""
     texts: dict[str, str | None] = {}
     metadata: dict[str, Mapping[str, Any]] = {}
     rows: dict[str, NDArray[np.float32]] = {}

@@ -1,10 +1,10 @@
-"""The log: each small change, appended as one frame. A frame that is whole is a commit.
+"""The write-ahead log: each small change, appended as one frame. A whole frame is a commit.
 
 A file is `MAGIC` and frames. A frame is a header (mark, length and crc32 of the payload, crc32 of the header so far)
-and the payload, one or more records: a line of JSON with what goes and with counts of what follows, a line per chunk
-and per parent, the chunks' vectors as little-endian float32. What follows the last whole frame is a write that was cut
-off, and goes when the next one is made; a whole frame further on means damage. A last frame that is all there and yet
-has changed may be either, so the writer puts it aside (`set_aside`) before it goes.
+and the payload, one or more records. A record is a line of JSON with deleted ids and the counts of what follows, a line
+per chunk and per parent, and the chunks' vectors as little-endian float32. Bytes after the last whole frame are a write
+that was cut off, which the next write overwrites; a whole frame after them means damage. A last frame of full length
+that fails its crc32 may be either, so the writer saves it (`set_aside`) first.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MARK = b"\x00vvr"
 _HEADER = struct.Struct("<4sQI")
 _CRC = struct.Struct("<I")
 HEAD = _HEADER.size + _CRC.size
-"""So many bytes of a frame are its header."""
+"""The bytes of a frame's header."""
 
 
 @dataclass(frozen=True, eq=False)
 class CommitRecord:
-    """One commit: ids that go, then chunks that come (in the place of those of their ids), with their vectors.
+    """One commit: deleted ids, then chunks that are added or replace those of their ids, with their vectors.
 
-    `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` come and `orphans` go
-    likewise; `sources` are those that come by name, None for one that goes.
+    `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` are added and `orphans`
+    deleted likewise; `sources` are by name, None for one that is deleted.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -52,30 +52,30 @@ class CommitRecord:
     sources: Mapping[str, Source | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Whether it changes anything."""
+        """Whether the record changes anything."""
         return bool(self.chunks or self.deleted or self.parents or self.orphans or self.sources)
 
 
 def create(path: Path) -> int:
-    """A log without records; where it ends."""
+    """Create a log without records; returns where it ends."""
     return files.write(path, MAGIC).size
 
 
 def framed(records: Sequence[CommitRecord]) -> bytes:
-    """Records as they stand in the file: framed as one, so that a crash leaves all of them or none."""
+    """The records as one frame, so that a crash leaves all of them or none."""
     payload = b"".join(map(_payload, records))
     header = _HEADER.pack(_MARK, len(payload), zlib.crc32(payload))
     return header + _CRC.pack(zlib.crc32(header)) + payload
 
 
 def append(path: Path, end: int, content: bytes) -> int:
-    """Write what is framed behind what is whole, and flush; where it ends. `disk.append` says what errors leave."""
+    """Write a frame after the last whole one, and flush; returns the new end. See `disk.append` for errors."""
     disk.append(path, end, content)
     return end + len(content)
 
 
 def set_aside(path: Path, end: int) -> Path | None:
-    """Keep what follows the last whole record, where it is not plainly a write that was cut off, in a file beside."""
+    """Copy the bytes after the last whole record to a file beside, unless they are plainly a write that was cut off."""
     if broken_end(path, end) is None:
         return None
     rest = path.read_bytes()[end:]
@@ -87,7 +87,7 @@ def set_aside(path: Path, end: int) -> Path | None:
 
 
 def stands(path: Path, end: int, head: bytes) -> bool:
-    """Whether the frame of this header, which was read, still ends there; what cannot be flushed is taken back."""
+    """Whether the frame with this header still ends at `end`: a commit that cannot be flushed is taken back."""
     try:
         with path.open("rb") as file:
             file.seek(end - (_length(head, 0) or 0) - len(head))
@@ -97,7 +97,7 @@ def stands(path: Path, end: int, head: bytes) -> bool:
 
 
 def read(path: Path, kb: str, start: int = 0) -> tuple[list[CommitRecord], int, bytes]:
-    """The records from a position on, where the last whole frame ends, and its header.
+    """The records from a position on, the end of the last whole frame, and its header.
 
     Raises IndexDamagedError when the file is missing, is no log, or holds a whole frame after a broken one.
     """
@@ -124,7 +124,7 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[CommitRecord], int, 
 
 
 def broken_end(path: Path, end: int) -> str | None:
-    """What is wrong after the last whole record, where it is not the beginning of one: a write that was cut off."""
+    """What is wrong after the last whole record; None for a write that was cut off."""
     with path.open("rb") as file:
         file.seek(end)
         data = file.read()
@@ -134,7 +134,7 @@ def broken_end(path: Path, end: int) -> str | None:
 
 
 def _whole(data: bytes, at: int) -> bytes | None:
-    """The payload of the record at a position, where there is a whole one."""
+    """The payload of a whole record at a position; None where there is none."""
     length = _length(data, at)
     if length is None:
         return None
@@ -144,7 +144,7 @@ def _whole(data: bytes, at: int) -> bytes | None:
 
 
 def _length(data: bytes, at: int) -> int | None:
-    """The length of the payload, by a header that is sound."""
+    """The length of the payload, from a sound header; None otherwise."""
     header = data[at : at + _HEADER.size]
     crc = data[at + _HEADER.size : at + HEAD]
     if not header.startswith(_MARK) or crc != _CRC.pack(zlib.crc32(header)):

@@ -1,4 +1,4 @@
-"""What one process writes to a knowledge base: it takes the lock, commits edits in groups, merges in the background."""
+"""The writer of a process: takes the lock, commits edits in groups, merges segments in the background."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from voicevault_retrievers.store.wal import CommitRecord, set_aside
 
 R = TypeVar("R")
 Edit: TypeAlias = Callable[[Snapshot], tuple[CommitRecord, R]]
-"""What is to change, said of the snapshot that it will change: the record, and what the caller gets back."""
+"""An edit, worked out against the snapshot that it changes: returns the record, and the caller's result."""
 
 _logger = logging.getLogger(__name__)
 
 
 class _Ticket:
-    """An edit that waits for its commit."""
+    """An edit waiting for its commit."""
 
     def __init__(self, edit: Edit[Any]) -> None:
         self.edit = edit
@@ -38,12 +38,12 @@ class _Ticket:
 
 
 class CommitWriter:
-    """Holds the last snapshot of a knowledge base, and changes it.
+    """Holds the last snapshot of a knowledge base, and commits changes to it.
 
-    Threads share it. Edits that come while a commit goes on are committed together by the next thread that may, with
-    one flush. The first edit takes the lock and reads what others have committed; one that the disk refuses gives the
-    lock back, so that the next one reads again. Segments too large to be merged within a commit are merged by a
-    background thread, one merge at a time; `close` waits for it.
+    Threads share it. Edits that arrive during a commit are committed together by the next thread, with one flush. The
+    first edit takes the lock and reads what others have committed; an edit that the disk refuses releases the lock, so
+    that the next one reads again. A background thread merges segments that are too large to merge within a commit, one
+    merge at a time; `close` waits for it.
     """
 
     def __init__(self, snapshot: Snapshot, wait: float) -> None:
@@ -66,7 +66,7 @@ class CommitWriter:
         self.chroma = ChromaCopy.at(self.snapshot.folder) if vectors == "chroma" else None
 
     def commit(self, edit: Edit[R]) -> R:
-        """Carry out an edit, and return when it is on disk.
+        """Carry out an edit, and return its result when it is on disk.
 
         Raises LockedError while another process writes, StorageError where the disk refuses, and what the edit raises.
         """
@@ -79,7 +79,7 @@ class CommitWriter:
                 if not ticket.done:
                     self._carry_out()
         except BaseException:
-            with self._queue_mutex:  # nobody is to carry out what its caller has given up
+            with self._queue_mutex:  # an edit whose caller has given up must not be committed
                 self._queue = [other for other in self._queue if other is not ticket]
             raise
         if ticket.error is not None:
@@ -90,12 +90,12 @@ class CommitWriter:
 
     @contextmanager
     def holding(self) -> Iterator[Snapshot]:
-        """Takes the lock, where it is not held, before long work; gives the snapshot that is to be changed.
+        """Take the lock, if not held, before long work; yields the snapshot to be changed.
 
-        What fails in the block gives the lock back.
+        An exception in the block releases the lock.
         """
         self._check_fork()
-        if not self._holds:  # otherwise not even a commit that goes on is waited for
+        if not self._holds:  # with the lock held, do not wait for a running commit
             with self._mutex, self._writing():
                 pass
         try:
@@ -111,37 +111,37 @@ class CommitWriter:
             pass
 
     def reload(self) -> bool:
-        """See what others have committed; whether there was anything."""
+        """Load what others have committed; returns whether there was anything."""
         self._check_fork()
         with self._mutex:
             before = self.snapshot
-            if not self._holds:  # otherwise all commits are this one's
+            if not self._holds:  # while the lock is held, only this writer commits
                 with reporting(before.folder, "read"):
                     self.snapshot = Snapshot.open(before.folder, before)
             return self.snapshot is not before
 
     def compact(self) -> None:
-        """Make one segment of all; nothing is kept of what is gone."""
+        """Merge all into one segment, without deleted chunks."""
         self.settle()
         with self._mutex, self._writing():
             self.snapshot = seal(self.snapshot, self._next, whole=True)
         self._tend()
 
     def close(self) -> None:
-        """Let others write, when the merge that goes on has ended."""
+        """Release the lock, after the running merge."""
         self._check_fork()
         self.settle()
         with self._mutex:
             self._release()
 
     def settle(self) -> None:
-        """Wait for what goes on in the background."""
+        """Wait for background work."""
         tending = self._tending
         if tending is not None:
             tending.join()
 
     def merge(self) -> bool:
-        """Make one segment of some, if that is due; whether it was. Commits go on meanwhile."""
+        """Merge or rewrite segments, if due; returns whether it did. Commits go on meanwhile."""
         with self._mutex:
             lock = self._lock
             group = pending(self.snapshot) if self._holds else []
@@ -157,21 +157,21 @@ class CommitWriter:
                 merged = Merged([snapshot.sealed[place] for place in group])
                 entry = written(snapshot.manifest, snapshot.folder, number, merged)
                 with self._mutex:
-                    if self._lock is not lock or not self._holds:  # what another has written since is not known here
+                    if self._lock is not lock or not self._holds:  # another process may have written since
                         return False
                     self.snapshot = replaced(self.snapshot, merged, names, entry)
-                    self._busy = frozenset()  # a commit that comes before the end of this may sweep all that it drops
+                    self._busy = frozenset()  # a commit may now remove the merged segments
                     sweep(snapshot.folder, self.snapshot.manifest)
         except BaseException:
             with self._mutex:
                 self._busy = frozenset()
-                if self._lock is lock:  # it may be committed or not: the next write reads again
+                if self._lock is lock:  # the commit may have succeeded: the next write reads again
                     self._release()
             raise
         finally:
             with self._mutex:
                 self._merging, self._busy = None, frozenset()
-                if self._lock is not lock:  # it was given back meanwhile
+                if self._lock is not lock:  # the lock was given up meanwhile
                     lock.release()
         return True
 
@@ -196,7 +196,7 @@ class CommitWriter:
         for ticket in tickets:
             try:
                 record, ticket.value = ticket.edit(after)
-            except Exception as error:  # noqa: BLE001  # it is raised where the edit came from, and the others go on
+            except Exception as error:  # noqa: BLE001  # raised to the edit's own caller; the other edits go on
                 ticket.error = error
                 continue
             if record:
@@ -213,7 +213,7 @@ class CommitWriter:
 
     @property
     def _next(self) -> int:
-        """A number for what is written that nothing has yet; `_number` is the last one of a merge."""
+        """An unused number for new files; `_number` is that of the last merge."""
         return max(self._number, self.snapshot.manifest.generation) + 1
 
     @contextmanager
@@ -230,7 +230,7 @@ class CommitWriter:
 
     def _take(self, folder: Path) -> None:
         self._release()
-        self.snapshot = Snapshot.open(folder, self.snapshot)  # no lock file where there is no knowledge base any more
+        self.snapshot = Snapshot.open(folder, self.snapshot)  # create no lock file where the base is gone
         self._lock = self._merging if self._merging and self._merging.held else Lock(folder / "lock", self.wait)
         self.snapshot = Snapshot.open(folder, self.snapshot)
         set_aside(folder / self.snapshot.manifest.log, self.snapshot.end)
@@ -238,13 +238,13 @@ class CommitWriter:
         self._tend_soon()
 
     def _release(self) -> None:
-        """Give the lock back; where a merge goes on, that does it, since nobody else may write what it writes."""
+        """Release the lock; a running merge keeps it, so that no other process writes meanwhile, and releases it."""
         lock, self._lock = self._lock, None
         if lock is not None and lock is not self._merging:
             lock.release()
 
     def follow(self) -> bool:
-        """Bring Chroma to the present segments, where it is not there; whether there was anything to do."""
+        """Bring Chroma up to the present segments; returns whether there was anything to do."""
         with self._mutex:
             lock, snapshot = self._lock, self.snapshot
             if self.chroma is None or not self._holds or self.chroma.in_step(snapshot):
@@ -259,7 +259,7 @@ class CommitWriter:
             thread = Thread(target=self._tend, name="voicevault-tend", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the interpreter ends, or has no thread left: the next write tries again
+            except RuntimeError as error:  # interpreter exit, or too many threads: the next write tries again
                 _logger.warning("segments of %s are not tended now: %s", self.snapshot.folder, error)
             else:
                 self._tending = thread
@@ -269,18 +269,18 @@ class CommitWriter:
             with self._tend_mutex:
                 while self.merge() or self.follow():
                     pass
-        except (RetrievalError, OSError) as error:  # nothing is lost: segments, and Chroma, stay as they are
+        except (RetrievalError, OSError) as error:  # nothing is lost: segments and Chroma stay as they are
             _logger.warning("segments of %s could not be tended: %s", self.snapshot.folder, error)
 
     def _check_fork(self) -> None:
-        """A forked child has neither the lock, nor the threads that may hold a mutex."""
+        """Reset in a forked child, which has neither the lock nor the threads that may hold a mutex."""
         if self._pid != os.getpid():
             self._begin()
 
 
 @contextmanager
 def reporting(folder: Path, done: str) -> Iterator[None]:
-    """What the file system refuses, as a StorageError that says what to do."""
+    """Turn OSError into a StorageError that says what to do."""
     try:
         yield
     except RetrievalError:

@@ -1,4 +1,4 @@
-"""How chunks belong together: parents and their children, and the windows around sentences."""
+"""Relations between chunks: parents and their children, and the windows around sentences."""
 
 from voicevault_retrievers.structure.packing import CharacterSpan
 from voicevault_retrievers.structure.parent_links import Kinship, OverBudget

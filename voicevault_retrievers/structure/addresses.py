@@ -1,4 +1,4 @@
-"""Stores of parents and of graphs by their addresses, as a preset or a command line names them."""
+"""Parent stores and graph stores by address, as presets and command lines name them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://")
 
 
 def parent_store(address: str, **options: Any) -> RedisParents:
-    """The parents in a Redis: `redis://[user:password@]host:port/0`, `rediss://` by TLS, `unix://` for a socket.
+    """The parents in a Redis: `redis://[user:password@]host:port/0`, `rediss://` for TLS, `unix://` for a socket.
 
-    `options` are those of `RedisParents`. Raises ConfigError for any other address, which no error repeats: it may hold
-    a password.
+    `options` are those of `RedisParents`. Raises ConfigError for any other address, without repeating it, as it may
+    hold a password.
     """
     parts = _parts("a store of parents", address, _REDIS)
     options_given = dict(_options(parts))
@@ -36,11 +36,11 @@ def parent_store(address: str, **options: Any) -> RedisParents:
 
 
 def graph_store(address: str, *, timeout: float | None = 5.0) -> FalkorDBGraph | Neo4jGraph:
-    """The graph of a name on a server: `falkor://[user:password@]host:6379/name`, in a FalkorDB (`falkors://` by TLS).
+    """A named graph on a server: `falkor://[user:password@]host:6379/name` in a FalkorDB (`falkors://` for TLS).
 
-    `bolt://`, `neo4j://` and these with `+s` or `+ssc` are a Neo4j's: `neo4j+s://user:password@host:7687/name`, where
+    `bolt://`, `neo4j://` and these with `+s` or `+ssc` address a Neo4j: `neo4j+s://user:password@host:7687/name`, where
     `?database=` names the database. `timeout` is in seconds, for each statement and for connecting; None waits. Raises
-    ConfigError for any other address, which no error repeats: it may hold a password.
+    ConfigError for any other address, without repeating it, as it may hold a password.
     """
     parts = _parts("a graph", address, (*_FALKORDB, *_NEO4J))
     name = unquote(parts.path[1:])
@@ -72,7 +72,7 @@ def _neo4j(name: str, parts: SplitResult, options: dict[str, str], timeout: floa
 
 
 def _parts(what: str, address: Any, schemes: tuple[str, ...]) -> SplitResult:
-    """The parts of an address of one of these schemes; ConfigError else."""
+    """The parts of an address with one of these schemes; ConfigError for any other."""
     scheme = _SCHEME.match(address) if isinstance(address, str) else None
     if scheme is None or scheme[1] not in schemes:
         found = "one without a scheme" if scheme is None else f"{scheme[1]}://"

@@ -1,4 +1,4 @@
-"""The texts that a model will read: none twice, together within a budget."""
+"""The texts that a model reads: without repetition, within a budget."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from voicevault_retrievers.text.sentences import beginning
 from voicevault_retrievers.text.tokens import TokenCounter
 
 BETWEEN = "\n\n"
-"""What stands between a header and the text below it."""
+"""The separator between a header and the text below it."""
 
 GAP, WIDEST_GAP = 2, 100
-"""How many characters may be between two chunks that adjoin: where nothing else tells that, and where their order does.
+"""The most characters between adjoining chunks: if only positions tell, and if `next` confirms the order.
 
-A splitter trims white space, and nothing else.
+A splitter trims nothing but white space.
 """
 
 
 @dataclass(frozen=True)
 class CharacterSpan:
-    """From which character of a document to which a text goes. `at` names it there, `next` the one that follows."""
+    """The characters of a document that a text covers. `at` names the text, `next` the following one."""
 
     document: Hashable
     start: int
@@ -35,9 +35,9 @@ class CharacterSpan:
 
 @dataclass(frozen=True)
 class Text:
-    """A text in parts, each with the character that it begins at, where it stands, and the header above it.
+    """A text in parts, each with its first character's position, with its span and the header above it.
 
-    Without a `span` it is not known where it stands. One that is `whole` adjoins no other.
+    Without a `span` its position is unknown. A `whole` text adjoins no other.
     """
 
     parts: tuple[tuple[int, str], ...]
@@ -52,7 +52,7 @@ class Text:
 
     @property
     def body(self) -> str:
-        """The text without its header; what is not known between two parts is white space."""
+        """The text without its header; unknown characters between two parts are taken for white space."""
         if len(self.parts) == 1:
             return self.parts[0][1]
         ends = (None, *(start + len(part) for start, part in self.parts))
@@ -61,26 +61,26 @@ class Text:
 
     @property
     def read(self) -> str:
-        """The header and the text."""
+        """The text with its header."""
         return f"{self.head}{BETWEEN}{self.body}" if self.head else self.body
 
 
 class Room:
-    """What is left of a budget."""
+    """What remains of a budget."""
 
     def __init__(self, chars: int | None, tokens: int | None, count: TokenCounter) -> None:
         self._chars = math.inf if chars is None else chars
         self._tokens = math.inf if tokens is None else tokens
-        self._count = cache(count)  # children that do not fit ask for their parent again and again
+        self._count = cache(count)  # children that do not fit count their parent again and again
 
     @classmethod
     def of(cls, query: Query, chars: int | None, tokens: int | None, count: TokenCounter) -> Room:
-        """The room that a stage has, and a query, which may have less."""
+        """The budget of a stage, reduced by that of the query."""
         limits = [limit for limit in (tokens, query.max_context_tokens) if limit is not None]
         return cls(chars, min(limits, default=None), count)
 
     def takes(self, text: str, freed: Iterable[str] = ()) -> bool:
-        """Whether a text still fits, in the place of some that are in; it is in then."""
+        """Reserve space for a text that replaces the `freed` ones; returns whether it fits."""
         freed = list(freed)
         chars, tokens = self._needed(text, freed)
         if chars > self._chars or tokens > self._tokens:
@@ -90,7 +90,7 @@ class Room:
         return True
 
     def fits(self, text: str) -> bool:
-        """Whether a text would still fit."""
+        """Whether a text still fits."""
         chars, tokens = self._needed(text, [])
         return chars <= self._chars and tokens <= self._tokens
 
@@ -100,7 +100,7 @@ class Room:
 
 
 class Shown:
-    """The texts of hits, by their places in the ranking."""
+    """The texts of hits, by their rank."""
 
     def __init__(self, room: Room, *, merge: bool) -> None:
         self.texts: dict[int, Text] = {}
@@ -109,7 +109,7 @@ class Shown:
         self._documents: defaultdict[Hashable, set[int]] = defaultdict(set)
 
     def add(self, place: int, text: Text) -> bool:
-        """Show a text, as one with those that it overlaps or adjoins, at the best of their places; whether it fits."""
+        """Add a text, merged with those it overlaps or adjoins, at their best rank; returns whether it fits."""
         joined, others = self._joined(text)
         if not self._room.takes(joined.read, (self.texts[other].read for other in others)):
             return False
@@ -122,7 +122,7 @@ class Shown:
         return True
 
     def cut(self, place: int, text: Text) -> bool:
-        """Show as much of a text as fits, up to a sentence's end where one does; whether its header is above it."""
+        """Add as much of a text as fits, up to a sentence's end if possible; returns whether its header is included."""
         for head in (text.head, ""):
             body = beginning(text.body, partial(self._fits, head))
             if body and self.add(place, Text.of(body, head=head)):
@@ -133,7 +133,7 @@ class Shown:
         return self._room.fits(Text.of(body, head=head).read)
 
     def _joined(self, text: Text) -> tuple[Text, list[int]]:
-        """The text as one with those near it, and where these are."""
+        """The text merged with those near it, and the ranks of these."""
         others: list[int] = []
         left = sorted(self._documents[text.span.document]) if self._merge and text.span is not None else []
         while (near := next(((at, both) for at in left if (both := together(self.texts[at], text))), None)) is not None:
@@ -144,7 +144,7 @@ class Shown:
 
 
 def together(first: Text, second: Text) -> Text | None:
-    """Two texts of one document as one where they overlap, or adjoin and neither is whole; the header of the first."""
+    """Two texts of one document merged, if they overlap, or adjoin and neither is whole; else None."""
     one, other = first.span, second.span
     if one is None or other is None or one.document != other.document:
         return None
@@ -159,7 +159,7 @@ def together(first: Text, second: Text) -> Text | None:
 
 
 def _joined(parts: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...] | None:
-    """Parts in their order, those that overlap as one; None where they are not of one text."""
+    """The parts in order, overlapping ones merged; None where they contradict each other."""
     joined: list[tuple[int, str]] = []
     for start, part in sorted(parts, key=lambda part: part[0]):
         begin, text = joined[-1] if joined else (start, "")

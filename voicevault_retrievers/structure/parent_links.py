@@ -1,4 +1,4 @@
-"""Which chunks are whose parents, and theirs; and which text a model reads of each hit."""
+"""Parent links between chunks, over several levels, and the text that a model reads for each hit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Key: TypeAlias = tuple[str, str]
 
 
 class Kinship:
-    """How chunks are told, which are whose, and where they stand: here as their metadata have it."""
+    """How chunks are identified, linked to parents and located in documents; this class reads their metadata."""
 
     def id_of(self, chunk: Chunk) -> str:
-        """The id by which others name a chunk as their parent."""
+        """The id by which other chunks name this one as their parent."""
         return chunk.id
 
     def parent_of(self, chunk: Chunk) -> str | None:
@@ -29,14 +29,14 @@ class Kinship:
         return chunk.parent_id
 
     def children_of(self, parent: Chunk) -> int:
-        """How many children a parent has; 0 where nobody knows."""
+        """The number of a parent's children; 0 where unknown."""
         return _whole(parent.metadata.get("children")) or 0
 
     def joined(self, chunk: Chunk, parent: Chunk, links: Container[str | None] = ()) -> Chunk:
-        """A chunk that is read as its parent: with the parent's metadata, and its own under keys that has not.
+        """A chunk that is read as its parent: with the parent's metadata, and its own under other keys.
 
-        What links a chunk to others, `links` and `parent_id`, is its own, and so are a store's keys, which begin with
-        an underscore.
+        The chunk keeps its own links to other chunks, under `links` and `parent_id`, and its own values under keys with
+        a leading underscore, which belong to stores.
         """
         above = {
             key: value
@@ -46,10 +46,10 @@ class Kinship:
         return replace(chunk, metadata={**chunk.metadata, **above})
 
     def span_of(self, chunk: Chunk) -> CharacterSpan | None:
-        """Where a chunk's text stands in its document, or its page and section; None where that is not known.
+        """The position of a chunk's text in its document, or in its page and section; None where unknown.
 
-        `start` (or LangChain's `start_index`) is the character that it begins at; chunks whose `chunk_index` follow one
-        another adjoin, and without one those with no more than two characters between them.
+        `start` (or LangChain's `start_index`) is the position of its first character. Chunks with consecutive
+        `chunk_index` adjoin; without an index, those with at most two characters between them.
         """
         metadata = chunk.metadata
         file, start = file_of(metadata), _whole(metadata.get("start", metadata.get("start_index")))
@@ -63,7 +63,7 @@ class Kinship:
 
 @dataclass(frozen=True)
 class Naming:
-    """How chunks name what is above them: under which keys of the metadata, and how many levels are looked for."""
+    """The metadata keys under which chunks name their parent and header, and the number of levels to follow."""
 
     id_key: str | None = None
     header_key: str | None = None
@@ -71,9 +71,9 @@ class Naming:
 
 
 class Ancestors:
-    """The parents of a ranking's chunks, and theirs, learnt a level at a time, with the headers at the first.
+    """The ancestors of a ranking's chunks, looked up level by level, with the headers at the first level.
 
-    What is not `permitted` is not there: it is neither a parent nor a header, and links nothing to what is above it.
+    Parents and headers that are not `permitted` are treated as missing: they also hide what is above them.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Ancestors:
         self._children: defaultdict[Key, set[Key]] = defaultdict(set)
 
     def wanted(self) -> list[str]:
-        """The ids of the next level's parents, at first those of headers too; none where that was the last."""
+        """The ids of the next level's parents, at the first level those of headers too; empty after the last level."""
         if self._level == self._naming.levels:
             return []
         if not self._level:
@@ -109,13 +109,13 @@ class Ancestors:
         return list(dict.fromkeys(one for key in (*wanted, *headers) for one in self._names(key)))
 
     def learn(self, found: Mapping[str, Chunk]) -> None:
-        """Take in those of the wanted that the store has and that are permitted."""
+        """Record the requested parents and headers that the store has and the access rights permit."""
         if self._level == 1:
             self._take(self.headers, found)
         self._latest = self._take(self.parents, found)
 
     def _take(self, wanted: dict[Key, Chunk | None], found: Mapping[str, Chunk]) -> list[tuple[str, Chunk]]:
-        """Fill in what a store has, and remove what is not permitted; the new chunks with their knowledge bases."""
+        """Fill in the chunks found, or remove those not permitted; returns the new chunks with their bases."""
         new = []
         for key in [key for key, known in wanted.items() if known is None]:
             chunk = self._of(key, found)
@@ -131,7 +131,7 @@ class Ancestors:
         return _key(chunk.kb, chunk.metadata.get(self._naming.header_key or ""))
 
     def joined(self, chunk: Chunk, parent: Chunk) -> Chunk:
-        """A chunk that is read as its parent, with the metadata of both: see `Kinship.joined`."""
+        """A chunk that is read as its parent, with merged metadata: see `Kinship.joined`."""
         return self._kinship.joined(chunk, parent, (self._naming.id_key, self._naming.header_key))
 
     def own(self, chunk: Chunk) -> Key:
@@ -139,7 +139,7 @@ class Ancestors:
         return chunk.kb, self._kinship.id_of(chunk)
 
     def above(self, chunk: Chunk) -> list[Key]:
-        """A chunk's parent, that one's parent and so on, as far as they were looked for."""
+        """The keys of a chunk's parent, its parent's parent and so on, as far as they were looked up."""
         keys: list[Key] = []
         kb, at = chunk.kb, chunk if self.parents else None
         while at is not None and (key := self._key(kb, at)) in self.parents and key not in keys:
@@ -148,7 +148,7 @@ class Ancestors:
         return keys[: self._naming.levels]
 
     def standing(self, above: Sequence[Key]) -> Iterator[Chunk]:
-        """Of such parents those that stand for their children, up to the first that does not."""
+        """Of these parents, those that replace their children, up to the first that does not."""
         for key in above:
             parent = self.parents[key]
             if parent is None or not self._stands(key, parent, frozenset()):
@@ -156,7 +156,7 @@ class Ancestors:
             yield parent
 
     def _stands(self, key: Key, parent: Chunk, below: frozenset[Key]) -> bool:
-        """Whether enough of a parent's children were found, or stand for others."""
+        """Whether enough of a parent's children were found, or replace found descendants."""
         count = self._kinship.children_of(parent) if self._ratio else 0
         if not count:
             return True
@@ -171,12 +171,12 @@ class Ancestors:
         return _key(kb, self._kinship.parent_of(chunk) or chunk.metadata.get(self._naming.id_key or ""))
 
     def _names(self, key: Key) -> list[str]:
-        """What a store may know an id by: what metadata names is called `base:id` too where several are searched."""
+        """The names of an id in the store: also `base:id` where several bases are searched."""
         kb, named = key
         return [named, f"{kb}:{named}"] if kb in self._several and not named.startswith(f"{kb}:") else [named]
 
     def _of(self, key: Key, found: Mapping[str, Chunk]) -> Chunk | None:
-        """What a store has of this id that is not empty and of no other knowledge base; None where it has nothing."""
+        """The store's chunk of this id, if it has text and is of the same knowledge base; None otherwise."""
         kb = key[0]
         chunks = (found.get(name) for name in self._names(key))
         return next((one for one in chunks if one and one.text and not (kb and one.kb and one.kb != kb)), None)
@@ -191,29 +191,30 @@ def _whole(value: Any) -> int | None:
 
 
 OWN_TEXT = "the hits keep their own text"
-"""What is read where a parent cannot be had."""
+"""What the model reads where a parent is not available."""
 
 
 @dataclass(frozen=True)
 class OverBudget(Failure):
-    """A note of hits that do not fit into a budget, not even with their own text; `ids` are theirs where it has any."""
+    """A note of hits that do not fit the budget, not even with their own text; `ids` are their ids, where recorded."""
 
     ids: tuple[str, ...] = ()
 
 
 def over_budget(stage: str, over: int, ranking: Ranking, ids: Sequence[str] = ()) -> Iterator[Failure]:
-    """A note that so many hits of a ranking do not fit; none where all do."""
+    """A note that `over` hits of a ranking do not fit the budget; none where all fit."""
     if over:
         message = f"{over} of {len(ranking)} hits do not fit into the budget, not even with their own text"
         yield OverBudget(stage, "over budget", message, degrades=False, ids=tuple(ids))
 
 
 class ParentTexts:
-    """The texts of a ranking's hits, given in the order of their ranks.
+    """The texts of a ranking's hits, chosen in rank order.
 
-    A hit has the text of the highest parent that stands for it and fits, else its own, each below its header, if that
-    was not given before; else its own without. The first is cut if nothing fits; others have none. Both are marked
-    `over_budget`, and named in a note. With a parent's text comes its metadata, over that of the hit's chunk.
+    A hit gets the text of its highest parent that replaces it and fits, else its own, below its header, if that was not
+    included before; or else its own without header. Where nothing fits, the first hit's text is cut, and other hits
+    have none; these hits are marked `over_budget`, and a note has their ids. With a parent's text the hit gets the
+    parent's metadata, over its own.
     """
 
     def __init__(self, ranking: Ranking, known: Ancestors, kinship: Kinship, shown: Shown) -> None:
@@ -228,7 +229,7 @@ class ParentTexts:
         self._read_as: dict[int, Chunk] = {}
 
     def ranking(self, stage: str) -> Ranking:
-        """The hits with their texts; those whose text another has are gone. Failures and notes are the stage's."""
+        """The hits with their texts, without those whose text another hit has; `stage` names failures and notes."""
         for place, hit in enumerate(self._ranking):
             self._read(place, hit)
         read = (self._with_text(place, hit) for place, hit in enumerate(self._ranking))
@@ -260,7 +261,7 @@ class ParentTexts:
             self._headed.add(headed)
 
     def _header(self, chunk: Chunk) -> tuple[tuple[Key, str | None] | None, str]:
-        """A chunk's header of its document, and the text of it where that is there and not given yet."""
+        """The key of a chunk's header in its document, and the header's text, if it exists and was not included yet."""
         key = self._known.header(chunk)
         if key is None:
             return None, ""

@@ -1,4 +1,4 @@
-"""Small chunks are found, and the model reads the larger parent that they were cut from."""
+"""Parent expansion: search finds small chunks, and the model reads the larger parents that they were cut from."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ Parents: TypeAlias = Union["ParentStore", "KeepsParents", Mapping[str, Chunk]]
 
 @runtime_checkable
 class ParentStore(Protocol):
-    """Holds parents by id. One that has an async `afetch` too is awaited by async searches."""
+    """A store of parents by id. Async searches await a store that also has an async `afetch`."""
 
     def fetch(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
-        """Those of the given parents that are here, by id; asked once for all of a query's."""
+        """The given parents that exist, by id; called once per level for all hits of a query."""
         ...
 
 
 @runtime_checkable
 class KeepsParents(Protocol):
-    """What a knowledge base is to a parent store."""
+    """The part of a knowledge base that a parent store needs."""
 
     def parents(self, ids: Iterable[str]) -> Mapping[str, Chunk]:
-        """Those of the given parents that are here, by id."""
+        """The given parents that exist, by id."""
         ...
 
 
 def parent_store(store: Parents) -> ParentStore:
-    """A parent store from a mapping of ids to chunks, or a knowledge base; one that can `fetch` as it is.
+    """A parent store over a mapping of ids to chunks, or a knowledge base.
 
-    Raises ConfigError for anything else.
+    Returns an object with `fetch` as it is. Raises ConfigError for anything else.
     """
     if isinstance(store, ParentStore):
         return store
     if isinstance(store, Mapping):
         return _Asked(lambda ids: {parent_id: store[parent_id] for parent_id in ids if parent_id in store}, "{...}")
-    if isinstance(store, KeepsParents) and callable(store.parents):  # a path has parents too
+    if isinstance(store, KeepsParents) and callable(store.parents):  # a Path has `parents` too
         return _Asked(store.parents, repr(store))
     raise ConfigError(
         "parents are in a knowledge base, in a mapping of ids to chunks, or in a store with fetch(ids), not in a "
@@ -59,7 +59,7 @@ def parent_store(store: Parents) -> ParentStore:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A function from ids to parents, as a store."""
+    """A parent store over a function from ids to parents."""
 
     fetch: Callable[[Sequence[str]], Mapping[str, Chunk]]
     origin: str
@@ -71,30 +71,31 @@ class _Asked:
 class ParentExpansion(Stage):
     """Gives each hit whose chunk has a parent that parent's text to read, each parent once.
 
-    The best child of a parent stays, with its id, text, links and score, and further ones are dropped. Its metadata are
-    the parent's, and its own under keys that the parent has not, so that a citation names what is read. Access rights
-    are checked on both. Order and scores stay.
+    The best child of a parent stays, with its id, text, links and score; the others are dropped. Its metadata are those
+    of the parent, and its own under other keys, so that a citation names what is read. Access rights are checked on
+    both. Order and scores do not change.
 
-    A hit keeps its own text, and its siblings stay too, where its parent is not in the store, which the ranking's
-    errors say; where the metadata of the parent does not pass the query's `require`, which nothing says; and where the
-    parent does not fit. `max_chars` and `max_tokens` bound the texts together, counted in rank order: the parent where
-    it fits, else the hit's own text. Where that does not fit either, the first hit's is cut, at a sentence's end if one
-    fits; others stay, without a text to read. Both are marked `over_budget`, and an `OverBudget` among the errors has
-    their ids. A query's `max_context_tokens` lowers `max_tokens`.
+    A hit and its siblings keep their own texts where the parent is not in the store (an error in the ranking says so),
+    where the parent's metadata do not pass the query's `require` (without a note), and where the parent does not fit.
+    `max_chars` and `max_tokens` bound the sum of the texts, counted in rank order: the parent where it fits, else the
+    hit's own text. Where neither fits, the first hit's text is cut, at a sentence's end if one fits; other hits stay,
+    without a text to read. Both are marked `over_budget`, and an `OverBudget` among the errors has their ids. A query's
+    `max_context_tokens` lowers `max_tokens`.
 
-    With `merge` no text comes twice: parents that overlap become one, and so do own texts that overlap or adjoin on
-    one page and in one section (see `Kinship.span_of`). That is given to the best of their hits, and the others go.
+    With `merge` no text is repeated: overlapping parents are merged, and so are own texts that overlap or adjoin on one
+    page and in one section (see `Kinship.span_of`). The best of their hits gets the merged text; the others are
+    dropped.
 
-    `header_key` is where a chunk's metadata name a header, such as a judgment's title and court. It is fetched with the
-    parents, stands above the first text of each document (`source_file`) whose chunks name it, and counts in the
-    budget; what fits only without it is given without, and then the next has it.
+    `header_key` is the metadata key that names a chunk's header, such as a judgment's title and court. Headers are
+    fetched with the parents. A header stands above the first text of each document (`source_file`) whose chunks name
+    it, and counts in the budget; a text that fits only without the header goes without, and the next text gets it.
 
     With `levels` above 1, or None for all, parents have parents: a hit gets the text of the highest that fits. With
-    `min_children_ratio` a parent stands for its children only where at least that part of them was found, or stands in
-    turn for children that were; where the `kinship` does not tell how many a parent has, any are enough.
+    `min_children_ratio` a parent replaces its children only where at least that share of them was found, or replaces
+    found descendants; where the `kinship` does not know the number of children, any share is enough.
 
-    A chunk without a `parent_id` has the one that its metadata names under `id_key`, if one is given. `require` are
-    rights that hold beside the query's, for headers too. `timeout` is in seconds; None waits. Raises
+    A chunk without a `parent_id` uses the id under the metadata key `id_key`, if one is given. `require` are access
+    rights in addition to the query's, for headers too. `timeout` is in seconds; None waits. Raises
     ContextExpansionError where the store fails.
     """
 

@@ -1,4 +1,4 @@
-"""Parents in Redis: JSON `{id, text, token_count, metadata}` under their ids, all of a query's in one round trip."""
+"""Parents in Redis, as JSON `{id, text, token_count, metadata}` by id, all of a query's in one round trip."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 
 def parent_of(parent_id: str, value: Any) -> Chunk | None:
-    """The parent that a stored value is: JSON (text or bytes) or a mapping, with `text`, and perhaps `metadata`.
+    """The parent in a stored value: JSON (text or bytes) or a mapping, with `text`, and optionally `metadata`.
 
-    The store's key says its id. None for what is no parent. `parent_id` is that of its own parent, where it has one.
+    The argument `parent_id` is the parent's own id, from the store's key; the value's `parent_id` is that of its
+    parent. None for an invalid value.
     """
     told = value if isinstance(value, Mapping) else _json(value)
     if not isinstance(told, Mapping) or not isinstance(told.get("text"), str):
@@ -36,7 +37,7 @@ def parent_of(parent_id: str, value: Any) -> Chunk | None:
 
 
 def json_of(parent: Chunk, count_tokens: TokenCounter = estimate_tokens) -> str:
-    """What a store keeps of a parent. Raises ConfigError where its metadata are not JSON's."""
+    """The stored JSON of a parent. Raises ConfigError where its metadata are not JSON values."""
     above = {} if parent.parent_id is None else {"parent_id": parent.parent_id}
     told = {"id": parent.id, "text": parent.text, "token_count": count_tokens(parent.text), **above}
     try:
@@ -57,19 +58,19 @@ def _json(value: Any) -> Any:
 
 TIMEOUT = 2.0
 BATCH = 500
-"""How many parents are written at once."""
+"""How many parents are written in one request."""
 
 
 class RedisParents:
-    """A parent store in Redis, for `ParentExpansion`: under `key` JSON `{"id", "text", "token_count", "metadata"}`.
+    """A parent store in Redis, for `ParentExpansion`: JSON `{"id", "text", "token_count", "metadata"}` under `key`.
 
-    `client` is the address of a server (`redis://host:6379/0`), or a client of redis-py, `decode_responses` or not.
-    With an address, or a client that is not async, async searches ask in a worker thread. An async client serves the
-    event loop that it belongs to, and no search that is not async. What is not such JSON counts as missing.
+    `client` is the address of a server (`redis://host:6379/0`), or a client of redis-py, with or without
+    `decode_responses`. With an address or a sync client, async searches use a worker thread. An async client serves
+    only async searches, on its own event loop. Values that are not such JSON count as missing.
 
-    `timeout` is for how many seconds a server that is given by its address may be silent; None waits. A client has its
-    own. Raises ConfigError for a `key` without `{id}`, MissingExtraError where redis-py is not installed, and what
-    redis-py raises where the server cannot be asked: the expansion then leaves the hits as they are, and says so.
+    `timeout` is in seconds, for each answer of a server given by address; None waits. A client has its own. Raises
+    ConfigError for a `key` without `{id}`, MissingExtraError where redis-py is not installed, and what redis-py raises
+    where the server is unavailable: the expansion then leaves the hits unchanged, with a failure.
     """
 
     def __init__(self, client: Any, *, key: str = "parent:{id}", timeout: float | None = TIMEOUT) -> None:
@@ -87,11 +88,11 @@ class RedisParents:
 
     @cached_property
     def client(self) -> Any:
-        """The client of redis-py; one for an address is made when it is first used."""
+        """The client of redis-py; for an address it is created at first use."""
         if not isinstance(self._given, str):
             return self._given
         redis, retry = require("redis", extra="redis"), require("redis.retry", extra="redis")
-        # Once more where a connection that lay idle was closed meanwhile; never after a wait.
+        # Retries once, where an idle connection was closed meanwhile; never after a timeout.
         once = retry.Retry(require("redis.backoff", extra="redis").NoBackoff(), 1, (redis.ConnectionError,))
         try:
             return redis.Redis.from_url(
@@ -101,7 +102,7 @@ class RedisParents:
             raise ConfigError(f"the address of a Redis is like redis://host:6379/0 ({error})") from error
 
     def fetch(self, ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the given parents that are here, by id."""
+        """The given parents that exist, by id."""
         wanted = list(dict.fromkeys(ids))
         return self._found(wanted, self._now(self._asked(wanted))) if wanted else {}
 
@@ -117,9 +118,9 @@ class RedisParents:
     def put(
         self, parents: Iterable[Chunk], *, seconds: int | None = None, count_tokens: TokenCounter = estimate_tokens
     ) -> int:
-        """Write parents, each in the place of the one of its id; how many. They go after so many `seconds`, if given.
+        """Write parents, replacing those with the same id; returns how many. They expire after `seconds`, if given.
 
-        Raises ConfigError for metadata that are not JSON's, before anything is written.
+        Raises ConfigError for metadata that are not JSON values, before anything is written.
         """
         return sum(len(self._now(batch.execute())) for batch in self._batches(parents, seconds, count_tokens))
 
@@ -134,7 +135,7 @@ class RedisParents:
         return sum([len(await batch.execute()) for batch in self._batches(parents, seconds, count_tokens)])
 
     def delete(self, ids: Iterable[str]) -> int:
-        """Remove parents; how many were here."""
+        """Remove parents; returns how many were removed."""
         keys = [self._key(parent_id) for parent_id in ids]
         return int(self._now(self.client.delete(*keys))) if keys else 0
 
@@ -158,7 +159,7 @@ class RedisParents:
         return batches
 
     def _asked(self, ids: Sequence[str]) -> Any:
-        # Not decoded by the client: one value that is no text would cost the others.
+        # The client must not decode: one value that is not UTF-8 would make all fail.
         return self.client.execute_command("MGET", *map(self._key, ids), NEVER_DECODE=True)
 
     def _found(self, ids: Sequence[str], values: Sequence[Any]) -> dict[str, Chunk]:
@@ -176,7 +177,7 @@ class RedisParents:
 
     def _now(self, answer: Any) -> Any:
         if isawaitable(answer):
-            answer.close()  # type: ignore[attr-defined]  # a coroutine, which nobody will await
+            answer.close()  # type: ignore[attr-defined]  # closes the coroutine, which is never awaited
             raise ContextExpansionError(
                 "these parents are kept by an async client: search with asearch or ainvoke, or give RedisParents the "
                 "server's address"
@@ -189,6 +190,6 @@ class RedisParents:
 
 
 def _in_thread(function: Any) -> Plan[Any]:
-    """A call that an event loop must not wait for."""
+    """A call in a worker thread, so that an event loop does not block."""
     (outcome,) = yield (Call("parents", function),)
     return value_of(outcome)

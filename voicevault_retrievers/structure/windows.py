@@ -1,4 +1,4 @@
-"""Sentences are found, and the model reads the window of text around them that their metadata holds."""
+"""Window expansion: search finds sentences, and the model reads the window around them from their metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 @dataclass(frozen=True)
 class Place:
-    """Where a chunk stands in its document: at which character, and before the chunk of which id."""
+    """The position of a chunk in its document: its first character, and the id of the following chunk."""
 
     id: str
     document: str
@@ -31,13 +31,13 @@ class _Window:
 
 
 class WindowExpansion(Stage):
-    """Gives each hit the window that its metadata holds under `window_key`; windows that overlap become one text.
+    """Gives each hit the window in its metadata under `window_key`; overlapping windows are merged into one text.
 
-    That is given to the best of their hits, with its own chunk and score, and the others are dropped. Only windows of
-    one document overlap, whose order the chunks' places tell: `place_of` gives a chunk's, None where it has none. What
-    has no window stays as it is, and so do order and scores. `max_chars` and `max_tokens` bound the texts together,
-    counted in rank order: the joined windows where they fit, else the hit's own, else its text; that this does not fit
-    either is noted. A query's `max_context_tokens` lowers `max_tokens`.
+    The best of their hits gets the merged text, with its own chunk and score; the others are dropped. Only windows of
+    one document overlap. `place_of` gives a chunk's position there, which orders the windows; None where unknown. Hits
+    without a window stay as they are, and so do order and scores. `max_chars` and `max_tokens` bound the sum of the
+    texts, counted in rank order: the merged windows where they fit, else the hit's own window, else its text; a note
+    counts the hits whose text does not fit either. A query's `max_context_tokens` lowers `max_tokens`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WindowExpansion(Stage):
 
 
 def joined(first: str, second: str) -> str | None:
-    """Two texts as one, what ends the first and begins the second once; None where nothing does, between spaces."""
+    """Two texts merged where the end of the first begins the second, at spaces; None if they do not overlap."""
     if second in first:
         return first
     for size in range(min(len(first), len(second)), 0, -1):
@@ -115,7 +115,7 @@ def joined(first: str, second: str) -> str | None:
 
 
 def _swept(windows: Sequence[_Window]) -> list[_Window]:
-    """Windows in the order of their document, those that overlap as one."""
+    """Windows in document order, with overlapping ones merged."""
     swept: list[_Window] = []
     for window in windows:
         text = joined(swept[-1].text, window.text) if swept and _near(swept[-1], window) else None
@@ -127,14 +127,14 @@ def _swept(windows: Sequence[_Window]) -> list[_Window]:
 
 
 def _near(first: _Window, second: _Window) -> bool:
-    """Whether the second's chunk is no farther from the first's than their windows reach; true where nobody knows."""
+    """Whether the windows are close enough to overlap; true where positions are unknown."""
     if first.place.start is None or second.place.start is None:
         return True
     return second.place.start - first.place.start <= len(first.text) + len(second.text)
 
 
 def _in_order(windows: Sequence[_Window]) -> list[_Window]:
-    """By the characters at which their chunks begin; where these are not known, each before its next."""
+    """The windows by their first character; where that is unknown, each before the `next` one."""
     starts = [window.place.start for window in windows]
     known = [start for start in starts if start is not None]
     if len(known) == len(windows):

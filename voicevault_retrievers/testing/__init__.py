@@ -1,4 +1,4 @@
-"""Conformance suites for what others write against this package's contracts; needs pytest."""
+"""Conformance suites for implementations of this package's protocols; needs pytest."""
 
 from voicevault_retrievers.testing.conformance import EngineConformance
 

@@ -1,4 +1,4 @@
-"""A collection as a test uses it: by the synchronous methods, or by their async twins on the test's event loop."""
+"""Clients of a collection for tests, which call its sync methods or, on the test's event loop, its async methods."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Connect: TypeAlias = Callable[..., Engine]
 
 
 def ended(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop once what was closed on it is gone."""
+    """Close an event loop after the callbacks of what was closed on it have run."""
     loop.run_until_complete(asyncio.sleep(0))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
 
 
 class CollectionClient:
-    """A collection, sync where `loop` is None, else async."""
+    """A client of a collection: sync where `loop` is None, else async."""
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop | None) -> None:
         self.engine = engine
@@ -38,7 +38,7 @@ class CollectionClient:
 
     @property
     def name(self) -> str:
-        """That of the collection."""
+        """The collection's name."""
         return self.engine.name
 
     def _do(self, name: str, *arguments: Any, **options: Any) -> Any:
@@ -76,24 +76,24 @@ class CollectionClient:
         return self.search(self.engine.dense(), query, k)
 
     def search(self, channel: Channel, query: str | Query, k: int) -> Ranking:
-        """What any channel finds."""
+        """Search a channel."""
         if self.loop is None:
             return channel.search(query, k)
         return self.loop.run_until_complete(channel.asearch(query, k))
 
     def ids(self) -> list[str]:
-        """Those of all chunks, ascending, as `stored` lists them."""
+        """The ids of all chunks, ascending, from `stored`."""
         return sorted(entry.id for entry in self.engine.stored())
 
     def close(self) -> None:
-        """Close what is open, of the event loop too."""
+        """Close the engine's connections, also those of the event loop."""
         self.engine.close()
         if self.loop is not None:
             self.loop.run_until_complete(self.engine.aclose())
 
 
 class Collections:
-    """Opens collections of names of their own; `end` removes them and closes every client."""
+    """Opens collections with unique names; `end` removes them and closes every client."""
 
     def __init__(
         self, connect: Connect, loop: asyncio.AbstractEventLoop | None, folder: Path, *, alone: bool = False
@@ -106,19 +106,19 @@ class Collections:
         self._bases: list[KnowledgeBase] = []
 
     def __call__(self, name: str | None = None, **options: Any) -> CollectionClient:
-        """A client of a new collection, or of the one of this name. `options` are those of the engine."""
+        """A client of a new collection, or of the collection with this name. `options` are those of the engine."""
         client = CollectionClient(self._connect(name or f"conformance_{uuid4().hex[:16]}", **options), self._loop)
         self._clients.append(client)
         return client
 
     def again(self, client: CollectionClient, **options: Any) -> CollectionClient:
-        """Another client of the same collection; the first is closed, for some engines have one at a time."""
+        """Another client of the same collection. The first is closed: some engines allow one client at a time."""
         client.close()
         return self(client.name, **options)
 
     @contextmanager
     def meanwhile(self, client: CollectionClient, **options: Any) -> Iterator[CollectionClient]:
-        """Another client of the same collection, beside the first, which is closed only where one at a time can be."""
+        """A second client of the same collection; the first is closed only where one client at a time is allowed."""
         if self._alone:
             client.close()
         other = self(client.name, **options)
@@ -126,19 +126,19 @@ class Collections:
         other.close()
 
     def base(self, chunks: Iterable[Chunk] = (), **options: Any) -> KnowledgeBase:
-        """A knowledge base that holds these chunks."""
+        """A knowledge base with these chunks."""
         base = KnowledgeBase.create(f"base_{uuid4().hex[:16]}", root=self._folder, **options)
         self._bases.append(base)
         base.add(chunks)
         return base
 
     def end(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Remove and close all; `loop` is one that clients were used on besides."""
+        """Remove and close everything; `loop` is a further event loop on which clients were used."""
         for client in self._clients:
             if loop is not None:
                 loop.run_until_complete(client.engine.aclose())
             client.engine.forget()
-            with suppress(RetrievalError):  # one that is of another recipe, or of a server that is gone
+            with suppress(RetrievalError):  # a collection of another recipe, or of a stopped server
                 client.clear()
             client.close()
         for base in self._bases:

@@ -1,4 +1,4 @@
-"""Many clients at once, sync beside async, and the whole of it in compositions."""
+"""Concurrency tests: many clients at once, sync compared with async, and compositions of channels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOIN_SECONDS = 10.0
 
 
 class Recorded(LeafChannel):
-    """Finds again what a channel has found, whatever is asked."""
+    """A channel that returns the hits of a given ranking for every query."""
 
     def __init__(self, found: Ranking, name: str) -> None:
         super().__init__(name, "keyword" if name == "bm25" else "semantic")
@@ -41,7 +41,7 @@ class Recorded(LeafChannel):
 
 
 class TogetherSuite(Suite):
-    """Concurrency, agreement, compositions, and what is left open."""
+    """Tests of concurrency, of sync against async, of compositions, and of open resources."""
 
     def test_many_write_and_search_at_once(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
@@ -159,7 +159,7 @@ class TogetherSuite(Suite):
             client.close()
             gc.collect()
         that(open_sockets() <= sockets, f"{open_sockets()} sockets are open after closing, {sockets} at first")
-        for thread in set(threading.enumerate()) - threads:  # a client's may end some time after it was closed
+        for thread in set(threading.enumerate()) - threads:  # a client's thread may end after the client is closed
             if threading.active_count() > len(threads) + self.threads_ending:
                 thread.join(JOIN_SECONDS)
         that(
@@ -169,12 +169,12 @@ class TogetherSuite(Suite):
 
 
 def scored(ranking: Ranking) -> list[tuple[str, float | None]]:
-    """Ids with scores, to the bit."""
+    """The ids with their scores, for exact comparison."""
     return [(hit.id, hit.score) for hit in ranking]
 
 
 def open_sockets() -> int:
-    """How many sockets of this process are open, where the system tells."""
+    """The number of this process's open sockets, where the system reports it."""
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
         return 0
@@ -182,7 +182,7 @@ def open_sockets() -> int:
     for entry in folder.iterdir():
         try:
             found += os.readlink(entry).startswith("socket:")
-        except OSError:  # closed meanwhile
+        except OSError:  # the descriptor was closed meanwhile
             continue
     return found
 
@@ -190,7 +190,7 @@ def open_sockets() -> int:
 def at_once(
     client: CollectionClient, functions: Sequence[Callable[[Engine], None]], tasks: Sequence[Callable[[Engine], Any]]
 ) -> None:
-    """Run functions in threads of their own, or as many tasks; raises the first error."""
+    """Call functions in threads, or run as many tasks; raises the first error."""
     engine = client.engine
     simultaneously(
         client.loop, [partial(function, engine) for function in functions], [partial(task, engine) for task in tasks]
@@ -202,7 +202,7 @@ def simultaneously(
     functions: Sequence[Callable[[], object]],
     tasks: Sequence[Callable[[], Awaitable[object]]],
 ) -> None:
-    """Call functions in threads of their own, or, with an event loop, as many tasks on it; raises the first error."""
+    """Call functions in threads, or, with an event loop, run as many tasks on it; raises the first error."""
     if loop is not None:
 
         async def all_tasks() -> None:
@@ -230,12 +230,12 @@ def simultaneously(
 
 
 def parents_of(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """A parent for each that chunks name."""
+    """A parent chunk for each parent id that chunks have."""
     return [Chunk(one, "parent") for one in dict.fromkeys(chunk.parent_id for chunk in chunks) if one is not None]
 
 
 def writer(chunks: Sequence[Chunk]) -> Callable[[Engine], None]:
-    """Puts chunks in by four calls, and searches after each."""
+    """A function that upserts chunks in four calls and searches after each."""
 
     def write(engine: Engine) -> None:
         for start in range(0, len(chunks), EACH // 4):
@@ -247,7 +247,7 @@ def writer(chunks: Sequence[Chunk]) -> Callable[[Engine], None]:
 
 
 def awriter(chunks: Sequence[Chunk]) -> Callable[[Engine], Any]:
-    """`writer`, as a task."""
+    """`writer` as a task."""
 
     async def write(engine: Engine) -> None:
         for start in range(0, len(chunks), EACH // 4):
@@ -259,7 +259,7 @@ def awriter(chunks: Sequence[Chunk]) -> Callable[[Engine], Any]:
 
 
 def mover(chunks: Sequence[Chunk]) -> Callable[[Engine], None]:
-    """Puts chunks in, deletes every other one, and searches meanwhile."""
+    """A function that upserts chunks, searches, and deletes every other chunk."""
 
     def move(engine: Engine) -> None:
         engine.upsert(chunks)
@@ -270,7 +270,7 @@ def mover(chunks: Sequence[Chunk]) -> Callable[[Engine], None]:
 
 
 def amover(chunks: Sequence[Chunk]) -> Callable[[Engine], Any]:
-    """`mover`, as a task."""
+    """`mover` as a task."""
 
     async def move(engine: Engine) -> None:
         await engine.aupsert(chunks)

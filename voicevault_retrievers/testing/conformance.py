@@ -1,4 +1,4 @@
-"""What every engine must keep, as one test class."""
+"""The conformance tests of engines, as one test class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voicevault_retrievers.testing.writing import WritingSuite
 
 
 class EngineConformance(Recipes, WritingSuite, KeywordSuite, VectorSuite, Filters, TogetherSuite, Others):
-    """The tests of an `Engine`: derive from it, and give the fixture `connect`.
+    """The tests of an `Engine`: derive a class from it, with the fixture `connect`.
 
         class TestMine(EngineConformance):
             @pytest.fixture(scope="class")
@@ -21,7 +21,7 @@ class EngineConformance(Recipes, WritingSuite, KeywordSuite, VectorSuite, Filter
                 folder = tmp_path_factory.mktemp("mine")
                 return lambda name, **options: MyEngine(name, path=folder, **options)
 
-    `connect` makes an engine of a collection's name (letters, digits and underscores) and the options of `Engine`.
-    What the engine's `capabilities` leave open is held to what the class says: `recall`, `tau`,
-    `ties_at_k` and `alone`.
+    `connect` makes an engine from a collection's name (letters, digits and underscores) and the options of `Engine`.
+    Where the engine's `capabilities` leave a behaviour open, the class attributes `recall`, `tau`, `ties_at_k`
+    and `alone` say what is required.
     """

@@ -1,4 +1,4 @@
-"""Chunks in several languages, questions to them, and an embedder that needs no model."""
+"""Test corpora: chunks in several languages, queries for them, and an embedder that needs no model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LINES = {"en": (" ", "."), "de": (" ", "."), "zh": ("", "。")}
 
 
 class WordEmbedder:
-    """Rows of length 1 from hashed words: texts that share words are near. It counts the texts it was asked for."""
+    """Embeds texts by hashed words: texts that share words are near. Rows have length 1. Records document texts."""
 
     def __init__(self, dimension: int = 24, seed: str = "") -> None:
         self.dimension = dimension
@@ -82,8 +82,8 @@ def _direction(word: str, dimension: int) -> NDArray[np.float64]:
 
 
 def chunks_of(language: str, count: int, *, seed: int = 0) -> list[Chunk]:
-    """Chunks of 3 to 40 drawn words of a language, with metadata to filter by."""
-    draw = random.Random(f"{language} {seed}")  # noqa: S311 - the same chunks each time
+    """Chunks of 3 to 40 random words of a language, with metadata for filters."""
+    draw = random.Random(f"{language} {seed}")  # noqa: S311 - reproducible chunks
     between, end = LINES[language]
     words = WORDS[language]
     weights = [1 / (1 + at % 11) for at in range(len(words))]
@@ -98,12 +98,12 @@ def chunks_of(language: str, count: int, *, seed: int = 0) -> list[Chunk]:
 
 
 def mixed(count: int, *, seed: int = 0) -> list[Chunk]:
-    """As many chunks of each language."""
+    """The same number of chunks of each language."""
     return [chunk for language in WORDS for chunk in chunks_of(language, count, seed=seed)]
 
 
 def vectors_of(embedder: WordEmbedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-    """What the embedder makes of the chunks, not counted."""
+    """The vectors of the chunks, without recording their texts."""
     return embedder.embed_queries([chunk.text for chunk in chunks])
 
 
@@ -152,11 +152,11 @@ FILTERS: list[dict[str, Any]] = [
     {"$or": []},
     {},
 ]
-"""One filter of each operator, at least."""
+"""At least one filter for each operator."""
 
 
 def described(values: Sequence[Any]) -> list[Chunk]:
-    """Chunks of drawn words with each of the values as metadata, with none, and with other keys."""
+    """Chunks of random words: with each of the values as metadata, without it, and with other keys."""
     held: list[dict[str, Any]] = [{"v": value} for value in values]
     held += [{}, {"w": "x"}]
     texts = chunks_of("en", len(held), seed=5)

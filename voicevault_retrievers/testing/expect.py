@@ -1,4 +1,4 @@
-"""What a test expects, with a failure that says what differs."""
+"""Assertions whose failures say what differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.store.codec import same
 
 SHOWN = 600
-"""Characters of a value in a failure."""
+"""The most characters of a value in a failure message."""
 
 
 def that(holds: object, message: str) -> None:
@@ -24,7 +24,7 @@ def that(holds: object, message: str) -> None:
 
 
 def refused(result: object, what: str) -> None:
-    """Fail: something was to be refused, and gave a result."""
+    """Fail: a call that must be refused returned a result."""
     __tracebackhide__ = True
     pytest.fail(f"{what}: was not refused, and gave {_short(result)}")
 
@@ -37,7 +37,7 @@ def equal(found: Any, expected: Any, what: str) -> None:
 
 
 def held(found: Mapping[str, Chunk], expected: Collection[Chunk], kb: str) -> None:
-    """Fail unless exactly these chunks were found, equal in all that is kept, as chunks of `kb`."""
+    """Fail unless exactly these chunks were found, equal in all stored fields, as chunks of `kb`."""
     __tracebackhide__ = True
     wanted = {chunk.id: chunk for chunk in expected}
     equal(sorted(found), sorted(wanted), "ids")
@@ -47,7 +47,7 @@ def held(found: Mapping[str, Chunk], expected: Collection[Chunk], kb: str) -> No
 
 
 def alike(found: Ranking, expected: Ranking, what: str, tolerance: float) -> None:
-    """Fail unless both have the same chunks in the same order with scores that are equal to a tolerance."""
+    """Fail unless both rankings have the same chunks in the same order, with scores equal to a tolerance."""
     __tracebackhide__ = True
     that(not found.errors, f"{what}: {found.errors}")
     wrong = differences(found, expected, tolerance)
@@ -55,9 +55,9 @@ def alike(found: Ranking, expected: Ranking, what: str, tolerance: float) -> Non
 
 
 def differences(found: Ranking, expected: Ranking, tolerance: float) -> str:
-    """How two rankings differ; empty where they do not.
+    """How two rankings differ; empty where they are equal.
 
-    Chunks of one score, to the tolerance, may be in either order.
+    Chunks whose scores are equal to the tolerance may be in any order.
     """
     scores, wanted = scores_of(found), scores_of(expected)
     extra, missing = sorted(scores.keys() - wanted), sorted(wanted.keys() - scores)
@@ -75,24 +75,24 @@ def differences(found: Ranking, expected: Ranking, tolerance: float) -> str:
 
 
 def scores_of(ranking: Ranking) -> dict[str, float]:
-    """The scores by id; a hit without one counts as NaN, which equals nothing."""
+    """The scores by id; a hit without a score counts as NaN, which equals nothing."""
     return {hit.id: math.nan if hit.score is None else hit.score for hit in ranking}
 
 
 def near(one: float, other: float, tolerance: float) -> bool:
-    """Whether two scores are equal to a tolerance, relative above 1."""
+    """Whether two scores are equal to a tolerance, which is relative for scores above 1."""
     return abs(one - other) <= tolerance * max(1.0, abs(other))
 
 
 def kendall(found: Sequence[str], expected: Sequence[str]) -> float:
-    """Kendall's tau of two orders of the same ids: 1 where they agree, -1 where one is the other turned round."""
+    """Kendall's tau of two orders of the same ids: 1 where they agree, -1 where one is the reverse of the other."""
     place = {one: at for at, one in enumerate(expected)}
     pairs = list(combinations([place[one] for one in found if one in place], 2))
     return sum(1 if first < second else -1 for first, second in pairs) / len(pairs) if pairs else 1.0
 
 
 def falling(ranking: Ranking, what: str) -> None:
-    """Fail unless scores fall and ties are in ascending order of ids."""
+    """Fail unless scores fall and equal scores are in ascending order of ids."""
     __tracebackhide__ = True
     keys = [(-(hit.score or 0.0), hit.id) for hit in ranking]
     equal(keys, sorted(keys), f"{what}: (-score, id) ascending")

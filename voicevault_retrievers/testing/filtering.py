@@ -1,4 +1,4 @@
-"""Filters mean on every engine, and on both channels, what they mean in a knowledge base."""
+"""Tests of filters: on every engine and both channels they mean the same as in a knowledge base."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ RIGHTS: list[Mapping[str, Any]] = [
     {"language": "fr"},
     {},
 ]
-"""Access rights, on what `corpora.chunks_of` gives."""
+"""Access rights for the chunks of `corpora.chunks_of`."""
 
 
 class Filters(Suite):
-    """`where` and `require`."""
+    """Tests of `where` and `require`."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -108,9 +108,9 @@ class Filters(Suite):
 
     def test_delete_by_filters_and_put_in_again(self, collections: Collections) -> None:
         client, base, chunks = fill(collections, described(self.values))
-        for where in self.filters[::3]:  # each asks for all chunks
+        for where in self.filters[::3]:  # a sample, because each search asks for all chunks
             if says_nothing(where):
-                continue  # which is refused
+                continue  # `delete` refuses an empty filter
             passes = compile_filter(where)
             there = [chunk for chunk in client.engine if passes(chunk.metadata)]
             equal(client.delete(where=where), len(there), f"deleted by {where!r:.200}")
@@ -121,7 +121,7 @@ class Filters(Suite):
 
 
 def compared(found: Ranking, expected: Ranking, k: int, tolerance: float | None) -> str:
-    """How two lists differ, ids alone without a tolerance; near ties at the boundary k may change places."""
+    """How two rankings differ, by ids alone without a tolerance; near ties at the boundary k may change places."""
     if found.errors:
         return f"{found.errors}"
     if tolerance is None:

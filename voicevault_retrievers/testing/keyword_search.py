@@ -1,4 +1,4 @@
-"""Keyword scores are those of a knowledge base of the same chunks."""
+"""Tests of keyword search: scores are those of a knowledge base with the same chunks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ HIDDEN = {
     "fr": (["la pompe du port a été vérifiée hier, et elle ne fuit pas dans les eaux"], ["la", "du", "les", "pas"]),
     "zh": (["浮标的电池每年检查两次"], ["的", "pump"]),
 }
-"""Chunks that are not seen, and words that are stopwords of their language and not of English."""
+"""Chunks hidden by access rights, with words that are stopwords of their language but not of English."""
 
 
 class KeywordSuite(Suite):
-    """BM25, beside a knowledge base."""
+    """Tests of BM25 against a knowledge base."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -50,7 +50,7 @@ class KeywordSuite(Suite):
         record: Callable[[str, object], None],
         **options: Any,
     ) -> None:
-        """Fail unless a query finds what it finds in the base, with the same scores where the engine says so."""
+        """Fail unless a query has the same results as in the base, with equal scores where the engine promises them."""
         what = f"bm25 of {query!r} {options or ''}"
         for k in (10, ALL):
             found, expected = client.bm25(query, k, **options), base.bm25(**options).search(query, k)
@@ -318,12 +318,12 @@ class KeywordSuite(Suite):
 
 
 def put(held: CollectionClient | KnowledgeBase, chunks: Sequence[Chunk]) -> object:
-    """Put chunks into either."""
+    """Add chunks to a collection or a knowledge base."""
     return held.upsert(chunks) if isinstance(held, CollectionClient) else held.add(chunks)
 
 
 def ties(found: tuple[str, ...], names: list[str], lowest: bool, what: str) -> None:
-    """Fail unless chunks of one score ascend, and, where `lowest`, are the first of all."""
+    """Fail unless ids of equal scores ascend, and, where `lowest`, are the lowest of all."""
     expected = tuple(names[: len(found)]) if lowest else tuple(sorted(found))
     equal(found, expected, f"{what}: ids of one score")
     that(set(found) <= set(names) and len(set(found)) == len(found), f"{what}: {found}")

@@ -1,4 +1,4 @@
-"""What a client does with a collection that another client clears, makes anew, changes or creates meanwhile."""
+"""Tests of a client whose collection another client clears, recreates, changes or creates at the same time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CHUNKS = chunks_of("en", 20)
 OTHERS = chunks_of("de", 20)
 GIVEN: dict[str, Any] = {"embedder": WordEmbedder(), "analyzer": AUTO}
 ROUNDS = 4
-"""How often two clients create a collection, or one changes chunks."""
+"""How often two clients create a collection, or one client changes chunks."""
 
 
 def whole(found: Ranking) -> Ranking:
-    """What was found, if no part of the search failed: RetrievalError where one did."""
+    """The ranking; RetrievalError where a part of the search failed."""
     if found.errors:
         raise RetrievalError(str(found.errors))
     return found
@@ -52,13 +52,13 @@ EMPTY: dict[str, tuple[Callable[[CollectionClient], object], object]] = {
     "delete by a filter": (lambda client: client.delete(where={"page": 1}), 0),
     "upsert": (lambda client: client.upsert(CHUNKS), WriteCounts(added=len(CHUNKS))),
 }
-"""What is asked of a collection that is gone, and its answer."""
+"""Calls to a collection that no longer exists, and their results."""
 
 OTHER_MAKING = [{"embedder": WordEmbedder(24, "another")}, {"analyzer": Analyzer("en")}]
 
 
 def settled(call: Callable[[], T]) -> T:
-    """What a call gives, or gives when it is repeated: the first may find that the collection is another."""
+    """The result of a call, which is repeated once: the first may find that the collection was replaced."""
     try:
         return call()
     except RetrievalError:
@@ -68,7 +68,7 @@ def settled(call: Callable[[], T]) -> T:
 def made_anew(
     collections: Collections, client: CollectionClient, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    """Have other clients clear a collection, and make it of `OTHERS`."""
+    """Let other clients clear a collection and recreate it with `OTHERS`."""
     with collections.meanwhile(client, **before) as other:
         other.clear()
     with collections.meanwhile(client, **after) as other:
@@ -76,7 +76,7 @@ def made_anew(
 
 
 class Others(Suite):
-    """Other clients of the same collection."""
+    """Tests of several clients of one collection."""
 
     @pytest.mark.parametrize("first", EMPTY)
     def test_collection_that_another_client_cleared(self, collections: Collections, first: str) -> None:
@@ -172,7 +172,7 @@ class Others(Suite):
     def finds(
         self, client: CollectionClient, collections: Collections, chunks: Sequence[Chunk], options: dict[str, Any]
     ) -> None:
-        """Fail unless a client finds what a base of these chunks finds."""
+        """Fail unless a client finds the same as a knowledge base with these chunks."""
         base = collections.base(chunks, **options)
         for query in ("leaking valves", "undichte Ventile"):
             found, expected = client.bm25(query, 99), base.bm25().search(query, 99)
@@ -240,7 +240,7 @@ def _replaced(ids: Sequence[str]) -> set[str]:
 
 
 def _amid_threads(engine: Engine, channel: Any, versions: Sequence[Sequence[Chunk]], found: list[set[str]]) -> None:
-    """Search for as long as a thread replaces chunks, version by version."""
+    """Search while a thread replaces chunks, version by version."""
     errors: list[BaseException] = []
 
     def write() -> None:

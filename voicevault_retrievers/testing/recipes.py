@@ -1,4 +1,4 @@
-"""What a collection was made with is kept, and others are refused."""
+"""Tests of a collection's recipe: it is stored, and other recipes are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voicevault_retrievers.text import Analyzer
 
 
 def is_empty(client: CollectionClient, what: str) -> None:
-    """Fail unless every question to a collection has an empty answer."""
+    """Fail unless every read of a collection returns nothing."""
     equal(client.count(), 0, f"{what}: count")
     equal(client.get(["a"]), {}, f"{what}: get")
     equal(client.parents(["a"]), {}, f"{what}: parents")
@@ -33,7 +33,7 @@ def is_empty(client: CollectionClient, what: str) -> None:
 
 
 class Recipes(Suite):
-    """A collection's analyzer, embedder and options."""
+    """Tests of a collection's analyzer, embedder and options."""
 
     def test_missing_collection_is_empty_and_is_not_made_by_asking(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)

@@ -1,4 +1,4 @@
-"""What the parts of the suite share: how collections are opened, and what an engine may do otherwise."""
+"""The base class of the test classes: fixtures, and what an engine may relax."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTO = Analyzer("auto")
 EXACT = 1e-9
 COSINE = 1e-5
 FLOAT = 1e-6
-"""What sums of float32 may differ by from one time to the next."""
+"""The difference between equal sums of float32 that is accepted."""
 
 
 _APPLIES = "applies"
@@ -27,7 +27,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 
 def applies_where(applies: Callable[[type[Any]], object]) -> Callable[[Test], Test]:
-    """Decorates a test that only classes have of which this is true."""
+    """A decorator for tests that only classes have for which `applies` is true."""
 
     def decorated(test: Test) -> Test:
         setattr(test, _APPLIES, applies)
@@ -37,7 +37,7 @@ def applies_where(applies: Callable[[type[Any]], object]) -> Callable[[Test], Te
 
 
 class Filled(NamedTuple):
-    """A collection, and a knowledge base of the same chunks."""
+    """A collection and a knowledge base with the same chunks."""
 
     client: CollectionClient
     base: KnowledgeBase
@@ -45,41 +45,41 @@ class Filled(NamedTuple):
 
 
 class Suite:
-    """The fixtures, and what an engine may state of itself."""
+    """The fixtures, and the class attributes by which an engine relaxes tests."""
 
     recall: ClassVar[float] = 0.9
-    """The least recall@10 of an engine whose vector search is approximate."""
+    """The minimum recall@10 of an engine with approximate vector search."""
 
     tau: ClassVar[float] = 0.9
-    """The least Kendall's tau of an engine whose keyword scores are not a knowledge base's."""
+    """The minimum Kendall's tau of an engine whose keyword scores differ from a knowledge base's."""
 
     ties_at_k: ClassVar[bool] = True
-    """Whether the k best end with the lowest ids where more chunks have the last one's score."""
+    """Whether, of chunks with equal scores at rank k, the lowest ids are returned."""
 
     alone: ClassVar[bool] = False
-    """Whether only one client at a time can have a collection open, as where it is a folder that is locked."""
+    """Whether a collection can be open in only one client at a time, such as a locked folder."""
 
     threads_ending: ClassVar[int] = 1
-    """How many threads of an engine's own client may still be ending when `close` returns."""
+    """How many threads of an engine's client may still be running when `close` returns."""
 
     ways: ClassVar[Sequence[str]] = ("sync", "async")
-    """How tests call the engine. With "sync" alone, `test_sync_equals_async` still compares the two: for an engine that
-    event loops have asked in threads, or that another class tests async."""
+    """How tests call the engine. With "sync" alone, `test_sync_equals_async` still compares both: for an engine whose
+    async methods run in threads, or that another class tests async."""
 
     other_options: ClassVar[Mapping[str, Any]] = {}
-    """Options that a collection keeps, with values that are not the defaults: another client cannot change them.
+    """Options that a collection stores, with values other than the defaults: another client cannot change them.
 
     Their tests are left out where there are none.
     """
 
     values: ClassVar[Sequence[Any]] = VALUES
-    """Values of metadata that filters are tried on."""
+    """Metadata values on which filters are tested."""
 
     filters: ClassVar[Sequence[Mapping[str, Any]]] = FILTERS
-    """The filters that are tried, on `v`, `w` and `page-number`."""
+    """The filters that are tested, on `v`, `w` and `page-number`."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Leave out the tests that do not apply to what the class says, see `applies_where`."""
+        """Leave out the tests that do not apply to the class; see `applies_where`."""
         super().__init_subclass__(**options)
         for name in dir(cls):
             test = next((found for base in cls.__mro__ if (found := vars(base).get(name)) is not None), None)
@@ -95,27 +95,27 @@ class Suite:
     @pytest.fixture(scope="class")
     @classmethod
     def connect(cls) -> Connect:
-        """Give it: a function of a collection's name and an engine's options that gives the engine."""
+        """To be overridden: a function that makes an engine from a collection's name and an engine's options."""
         raise NotImplementedError("give the fixture `connect`: name, **options -> Engine")
 
     @pytest.fixture(scope="class")
     @classmethod
     def loop(cls) -> Iterator[asyncio.AbstractEventLoop]:
-        """The event loop of the async half."""
+        """The event loop of the async tests."""
         loop = asyncio.new_event_loop()
         yield loop
         ended(loop)
 
     @pytest.fixture
     def way(self, request: pytest.FixtureRequest, loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop | None:
-        """None for the synchronous methods."""
+        """The event loop for async methods; None for sync methods."""
         return loop if request.param == "async" else None
 
     @pytest.fixture
     def collections(
         self, connect: Connect, way: asyncio.AbstractEventLoop | None, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[Collections]:
-        """Opens collections, both ways; each is gone when the test ends."""
+        """Opens collections, sync or async; each is removed when the test ends."""
         made = Collections(connect, way, tmp_path_factory.mktemp("bases"), alone=self.alone)
         yield made
         made.end()
@@ -125,14 +125,14 @@ class Suite:
     def shared(
         cls, connect: Connect, loop: asyncio.AbstractEventLoop, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[Collections]:
-        """Opens collections that the tests of a class only read."""
+        """Opens collections for the read-only tests of a class."""
         made = Collections(connect, None, tmp_path_factory.mktemp("shared"))
         yield made
         made.end(loop)
 
 
 def fill(collections: Collections, chunks: Sequence[Chunk], **options: Any) -> Filled:
-    """A new collection of these chunks beside a knowledge base of the same."""
+    """A new collection and a new knowledge base with the same chunks."""
     options = {"analyzer": AUTO, "embedder": WordEmbedder(), **options}
     base = collections.base(chunks, **options)
     client = collections(**options)
@@ -141,5 +141,5 @@ def fill(collections: Collections, chunks: Sequence[Chunk], **options: Any) -> F
 
 
 def turned(filled: Filled, way: asyncio.AbstractEventLoop | None) -> Filled:
-    """A filled collection, used the given way."""
+    """The filled collection with a sync client, or an async one where a loop is given."""
     return filled._replace(client=CollectionClient(filled.client.engine, way))

@@ -1,4 +1,4 @@
-"""Vector search, beside cosines that are computed here."""
+"""Tests of vector search against cosines that are computed here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ K = 10
 
 
 class VectorSuite(Suite):
-    """Dense search."""
+    """Tests of the vector channel."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -29,7 +29,7 @@ class VectorSuite(Suite):
         return fill(shared, mixed(COUNT))
 
     def cosines(self, filled: Filled, query: str) -> dict[str, float]:
-        """That of every chunk, in float64."""
+        """The cosine of every chunk, in float64."""
         rows = vectors_of(WordEmbedder(), filled.chunks).astype(np.float64)
         own = WordEmbedder().embed_queries([query])[0].astype(np.float64)
         return dict(zip((chunk.id for chunk in filled.chunks), (rows @ own).tolist(), strict=True))

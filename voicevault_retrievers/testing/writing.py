@@ -1,4 +1,4 @@
-"""What is put in is there, once, as it was given; what is taken out is gone."""
+"""Tests of writing: added chunks are stored once and unchanged, deleted chunks are gone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from voicevault_retrievers.testing.expect import equal, held, refused, that
 from voicevault_retrievers.testing.suite import AUTO, Suite
 
 SMALL = 40
-"""Chunks of a batch where its size does not matter."""
+"""The size of a batch where the size does not matter."""
 
 ODD = [
     Chunk(
@@ -47,7 +47,7 @@ ODD = [
 
 
 class FailsOnce(WordEmbedder):
-    """Fails when it is asked for a text for the first time."""
+    """An embedder that fails when it is first asked for a given text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class FailsOnce(WordEmbedder):
 
 
 class WritingSuite(Suite):
-    """Putting in, replacing, listing and deleting."""
+    """Tests of adding, replacing, listing and deleting."""
 
     def test_chunks_come_back_as_they_were_given(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
@@ -236,7 +236,7 @@ class WritingSuite(Suite):
         equal(client.count(), count, "count")
         for wrong in (0, -1, True, 1.5):
             with pytest.raises(ConfigError):
-                refused(list(client.engine.stored(wrong)), f"stored({wrong!r})")  # type: ignore[arg-type]  # it is refused
+                refused(list(client.engine.stored(wrong)), f"stored({wrong!r})")  # type: ignore[arg-type]  # refused
         for size in (100, BATCH, count, 5 * BATCH):
             entries = list(client.engine.stored(size))
             equal(sorted(e.id for e in entries), [c.id for c in chunks], f"ids in pages of {size}")
@@ -282,7 +282,7 @@ class WritingSuite(Suite):
         equal((client.count(), client.parents(["p1", "p'2"])), (0, {}), "left after all is deleted")
 
     def test_chunks_of_the_type_parent_are_kept_as_parents(self, collections: Collections) -> None:
-        """As are those that are given as parents, whatever vector comes with them; one that was searched is not now."""
+        """Such chunks are stored like given parents, with any vector; a chunk that was searched no longer is."""
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
         parent = Chunk("p", "giraffe parent", None, {"chunk_type": "parent", "title": "One"})
         types: list[dict[str, Any]] = [{"chunk_type": "child"}, {"chunk_type": "standalone"}, {}]

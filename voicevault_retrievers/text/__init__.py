@@ -1,4 +1,4 @@
-"""From text to index terms, and to token counts."""
+"""Analysis of text: index terms and token counts."""
 
 from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.analyzer import Analyzer, QueryTerm

@@ -1,4 +1,4 @@
-"""Analysed documents as numbers: what an index is built from."""
+"""Analysed documents as arrays, from which an index is built."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS = 1 << 16
-"""Documents that are looked at together."""
+"""The number of documents that are processed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Analyzed:
     """The terms of d documents, t terms in all.
 
-    `vocabulary` holds the distinct terms, in any order; `terms` (t) their numbers in it, document after document, in
-    the order of each text, repeats kept; `ends` (d) where each document's terms end.
+    `vocabulary` holds the distinct terms, in any order; `terms` (t) their numbers in the vocabulary, document after
+    document, in the order of each text, with repeats; `ends` (d) where each document's terms end.
     """
 
     vocabulary: Sequence[str]
@@ -26,7 +26,7 @@ class Analyzed:
 
     @classmethod
     def of(cls, documents: Iterable[Iterable[str]]) -> Analyzed:
-        """Documents whose terms are given as strings."""
+        """Documents from terms as strings."""
         numbers: dict[str, int] = {}
         flat: list[int] = []
         ends: list[int] = []
@@ -40,12 +40,12 @@ class Analyzed:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many terms each document has."""
+        """The number of terms of each document."""
         return np.diff(self.ends, prepend=0)
 
     @property
     def languages(self) -> NDArray[np.uint32]:
-        """Of each document those of its terms: bit c where one begins with the control character c."""
+        """The languages of each document's terms: bit c is set where a term begins with the control character c."""
         bits = np.array([language(term) for term in self.vocabulary], dtype=np.uint32)
         found = np.zeros(len(self), dtype=np.uint32)
         lengths = self.lengths
@@ -64,10 +64,10 @@ class Analyzed:
 
 
 def language(term: str) -> int:
-    """The bit of the control character that a term begins with; 0 where it begins with another one."""
+    """The bit of the control character that a term begins with; 0 for any other first character."""
     return 1 << ord(term[0]) if "\x01" <= term[:1] < " " else 0
 
 
 def tags_of(languages: int) -> str:
-    """The control characters of some bits."""
+    """The control characters of the set bits."""
     return "".join(chr(code) for code in range(1, 32) if languages >> code & 1)

@@ -1,4 +1,4 @@
-"""Analyzers: from text to the terms that are indexed and searched."""
+"""Analyzers: map text to the terms that are indexed and searched."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BY_TAG = {ord(tag): language for language, tag in TAGS.items()}
 
 
 class QueryTerm(NamedTuple):
-    """A word of a query, as it stands but for case, and its terms: one for each language that the index has."""
+    """A word of a query, unchanged but for case, and its terms: one for each language of the index."""
 
     word: str
     forms: tuple[str, ...]
@@ -45,14 +45,14 @@ class QueryTerm(NamedTuple):
 
 @dataclass(frozen=True)
 class Analyzer:
-    """Unicode words and identifiers, case and accents folded, stemmed by Snowball, without stopwords.
+    """Unicode words and identifiers, with case and accents folded, stemmed by Snowball, without stopwords.
 
-    `language` is an ISO 639-1 code of `LANGUAGES`; None for lowercase words alone, without stems and stopwords, cut at
-    all punctuation, so that an identifier (`GPT-4`) is its parts and not itself too; or "auto", which finds each
-    document's language in each script by its stopwords (English, where there are none) and puts the language's tag
-    before its terms, a control character. Identifiers, numbers, and the n-grams of Chinese, Japanese, Korean, Thai
-    and their like are the same in every language. A value is its own recipe: equal ones give equal terms.
-    Raises ConfigError for a language that is unknown, or that the installed PyStemmer is too old for.
+    `language` is one of three. An ISO 639-1 code of `LANGUAGES`. None, for lowercase words without stemming and
+    stopwords, split at all punctuation, so that an identifier (`GPT-4`) gives its parts only. Or "auto", which detects
+    each document's language in each script by its stopwords (English, where there are none), and puts the language's
+    tag, a control character, before its terms. Identifiers, numbers, and the n-grams of Chinese, Japanese, Korean, Thai
+    and similar scripts are the same in every language. Equal analyzers give equal terms. Raises ConfigError for a
+    language that is unknown, or that the installed PyStemmer does not support.
     """
 
     language: str | None = AUTO
@@ -70,21 +70,22 @@ class Analyzer:
             )
 
     def __call__(self, text: str) -> list[str]:
-        """The terms of a text, in order, repeats kept."""
+        """The terms of a text, in order, with repeats."""
         return self.analyse([text]).document(0)
 
     def analyse(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Analyzed:
-        """The terms of many texts, millions of them per second; `progress(done, total)` is called now and then."""
+        """The terms of many texts, at millions of terms per second; calls `progress(done, total)` after each batch."""
         if self.language == AUTO:
             return batch.analyse(batch.Reader(words, self._terms, None, ballots()), texts, progress)
         reading = [_NEUTRAL] + [_NAMED] * OTHER
         return batch.analyse(batch.Reader(self._words, self._terms, reading, None), texts, progress)
 
     def query(self, text: str, tags: str) -> list[QueryTerm]:
-        """The terms of a query in order, repeats kept, for an index whose terms carry these `tags`.
+        """The terms of a query in order, with repeats, for an index whose terms carry these language `tags`.
 
-        A word has a form for each language of its script that the index has. A stopword of any of these is left out,
-        but for one that can be meant in another (war), unless the rest of the query is in the language that stops it.
+        A word has a form for each language of its script in the index. A stopword of any of these languages is left
+        out. A stopword that is a content word of another language ("war") is kept, unless the rest of the query is in
+        the language that has it as a stopword.
         """
         asked = [_asked(self, piece, tags) for piece in split(encoded(text))]
         found = [term for terms in asked for term in terms]
@@ -94,21 +95,21 @@ class Analyzer:
         return [term.term for term in found if not term.stopped & spoken]
 
     def recipe(self) -> dict[str, Any]:
-        """What makes an equal analyzer again: `Analyzer(**recipe)`."""
+        """The arguments of an equal analyzer: `Analyzer(**recipe)`."""
         return asdict(self)
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the recipe and of what the installed stemmers do; equal ones mean comparable terms."""
+        """A digest of the recipe and of the installed stemmers' output; equal digests mean comparable terms."""
         return _fingerprint(self)
 
     @property
     def _words(self) -> Callable[[bytes], list[str]]:
-        """What gives the words of a piece of text."""
+        """The function that splits a piece of text into words."""
         return plain_words if self.language is None else words
 
     def _terms(self, found: Sequence[str], language: int) -> list[str]:
-        """The terms of words in the language with this number: that of its tag in `auto`."""
+        """The terms of words in the language with this number, which with "auto" is that of its tag."""
         if language == _NEUTRAL:
             return terms([joined(word) for word in found], None)
         options = {"stemming": self.stemming, "stopwords": self.stopwords}
@@ -118,7 +119,7 @@ class Analyzer:
         return [tag + term if term else "" for term in terms(found, _BY_TAG[language], **options)]
 
     def _languages(self, word: str, tags: str) -> list[int]:
-        """The languages in which a document can hold a word."""
+        """The numbers of the languages in which a document may contain a word."""
         kind = script(word)
         if kind == NEUTRAL:
             return [_NEUTRAL]
@@ -130,7 +131,7 @@ class Analyzer:
 
 
 class _Asked(NamedTuple):
-    """A term, and the numbers of the languages in the index that would have it stopped."""
+    """A term, and the numbers of the index's languages in which it is a stopword."""
 
     term: QueryTerm
     stopped: frozenset[int]
@@ -140,8 +141,9 @@ class _Asked(NamedTuple):
 def _asked(analyzer: Analyzer, piece: bytes, tags: str) -> tuple[_Asked, ...]:
     """The terms of a piece of a query.
 
-    A stopword of one language is left out for all: where its own documents leave it out, the few of others that have it
-    make it look rare. Most of all where those few are in its language after all, and were taken for another.
+    A stopword of one language is left out for all languages. Documents in its own language lack it, so the few
+    documents of other languages that contain it would make it look rare; often these are misdetected documents in its
+    own language.
     """
     found: list[_Asked] = []
     for word in analyzer._words(piece):
@@ -154,7 +156,7 @@ def _asked(analyzer: Analyzer, piece: bytes, tags: str) -> tuple[_Asked, ...]:
 
 
 def _spoken(text: str) -> frozenset[int]:
-    """The languages that a query is in, one for each script, as its words that are in no doubt have it."""
+    """The languages of a query, one per script, as detected by its unambiguous words."""
     found = [word for piece in split(encoded(text)) for word in words(piece)]
     cast = [ballots().number(word) for word in found if word not in AMBIGUOUS]
     sums = ballots().votes[cast].sum(axis=0, keepdims=True)
@@ -171,5 +173,5 @@ def _fingerprint(analyzer: Analyzer) -> str:
 
 
 def digest(value: Any) -> str:
-    """16 hexadecimal digits that tell plain values apart."""
+    """16 hexadecimal digits that identify a plain value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]

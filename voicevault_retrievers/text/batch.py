@@ -1,4 +1,4 @@
-"""Analyses many texts: each distinct piece is read once, the stream of pieces only ever handled as numbers."""
+"""Analyses many texts: each distinct piece is analysed once, and the stream of pieces is handled as numbers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from voicevault_retrievers.text.languages import NEUTRAL, OTHER, Ballots, langua
 from voicevault_retrievers.text.pieces import Numbers, spread
 
 BATCH = 32 << 20
-"""Bytes of text handled at once, which bounds the memory that the numbers of their pieces take."""
+"""The bytes of text per batch, which bounds the memory for the numbers of their pieces."""
 
 MOST = 8 << 20
-"""Bytes of distinct pieces that are remembered from batch to batch: a million words, or some Chinese."""
+"""The bytes of distinct pieces that are cached between batches: about a million words."""
 
 Words = Callable[[bytes], list[str]]
 Terms = Callable[[Sequence[str], int], list[str]]
@@ -32,9 +32,9 @@ _UNKNOWN, _NONE = -2, -1
 class Reader:
     """Reads texts in batches.
 
-    `words(piece)` gives a piece's words. `terms(words, language)` gives words' terms in a language, "" for none; a
-    language is the number of its tag, and 0 stands for none. `reading` are the languages of all documents by script
-    (NEUTRAL, LATIN, ...); None where `ballots` tell them.
+    `words(piece)` returns a piece's words. `terms(words, language)` returns the words' terms in a language, "" for
+    none; a language is the number of its tag, 0 for no language. `reading` has the languages of all documents by script
+    (NEUTRAL, LATIN, ...); None where `ballots` detect them.
     """
 
     def __init__(self, words: Words, terms: Terms, reading: Sequence[int] | None, ballots: Ballots | None) -> None:
@@ -50,7 +50,7 @@ class Reader:
         self._forget()
 
     def read(self, texts: Sequence[bytes]) -> tuple[Ints, Ends]:
-        """The terms of a batch of encoded texts, and where each text's end."""
+        """The terms of a batch of encoded texts, and where each text's terms end."""
         if self._held > MOST:
             self._forget()
         way = scan if scan.pays(texts) else pieces
@@ -73,7 +73,7 @@ class Reader:
         self._cast = np.empty(0, np.int32)
 
     def _learn(self) -> None:
-        """The words of new pieces, and what new words are."""
+        """Analyse new pieces and their new words."""
         fresh = self._pieces.take()
         self._held += sum(map(len, fresh))
         found = [self._read(piece) for piece in fresh]
@@ -88,7 +88,7 @@ class Reader:
             self._collect(values, lengths)
 
     def _collect(self, values: Ints, lengths: Ends) -> None:
-        """The ballots that new pieces cast. The words within a file name say nothing of those around it."""
+        """Store the ballots of new pieces. Words within a file name are not evidence of the surrounding language."""
         owners = np.repeat(np.arange(len(lengths)), lengths)
         named = np.bincount(owners[self._scripts[values] == NEUTRAL], minlength=len(lengths)) > 0
         rows = np.where(named[owners], 0, self._rows[values])
@@ -97,7 +97,7 @@ class Reader:
         self._cast = np.concatenate((self._cast, rows[rows > 0]))
 
     def _readings(self, stream: Ints, ends: Ends, way: ModuleType) -> tuple[NDArray[np.uint8], Ints]:
-        """The distinct ways (r, scripts) in which the texts are to be read, and each text's."""
+        """The distinct assignments of languages to scripts (r, scripts), and each text's assignment."""
         if self._ballots is None:
             return np.array([self._reading], dtype=np.uint8), np.zeros(len(ends), np.int32)
         sums = way.tally(stream, ends, self._cast_offsets, self._cast, self._ballots.votes)
@@ -106,7 +106,7 @@ class Reader:
         return found[firsts], which
 
     def _entries(self, readings: NDArray[np.uint8], stream: Ints, known: int) -> tuple[Ends, Ints]:
-        """The terms of each piece in each reading that has it, as offsets and values."""
+        """The terms of each piece under each assignment that occurs with it, as offsets and values."""
         used = np.zeros(len(readings) * known, np.bool_)
         used[stream] = True
         entries = np.flatnonzero(used)
@@ -129,7 +129,7 @@ class Reader:
         return found
 
     def _row(self, language: int, said: NDArray[np.integer]) -> Ints:
-        """The terms of all words in a language, known for these words at least."""
+        """The terms of all words in a language, computed at least for the given words."""
         row = self._terms.get(language, np.empty(0, np.int32))
         row = np.concatenate((row, np.full(len(self._words) - len(row), _UNKNOWN, np.int32)))
         needed = np.zeros(len(row), np.bool_)
@@ -143,7 +143,7 @@ class Reader:
 
 
 def analyse(reader: Reader, texts: Sequence[str], progress: Callable[[int, int], None] | None) -> Analyzed:
-    """All texts, batch after batch."""
+    """Analyse all texts, batch after batch."""
     terms: list[Ints] = []
     lengths: list[Ends] = []
     done = 0

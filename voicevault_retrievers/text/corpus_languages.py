@@ -1,4 +1,4 @@
-"""Which languages texts are in."""
+"""Detects the languages of texts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SCRIPTS = {
     "BENGALI": "bn", "GUJARATI": "gu", "TELUGU": "te", "KANNADA": "kn", "MALAYALAM": "ml", "KHMER": "km", "LAO": "lo",
     "MYANMAR": "my", "ETHIOPIC": "am", "SINHALA": "si", "GURMUKHI": "pa",
 }  # fmt: skip
-"""For scripts that no stemmer reads the language that most text of the web has in it, by the name of their letters."""
+"""For each script without stemmers, the language most common on the web, by the prefix of its letters' names."""
 _READ = 400
-"""Letters of a text that are looked at for its script."""
+"""The number of letters of a text by which its script is detected."""
 
 
 def languages_of(texts: Sequence[str]) -> Counter[str]:
-    """How many texts are in each language, as ISO 639-1 codes; those whose language cannot be told are left out.
+    """The number of texts in each language, as ISO 639-1 codes; texts without a detected language are left out.
 
-    By stopwords as the analyzer detects them, and where no stemmer reads the script by the script alone.
+    Languages are detected by stopwords, like in the analyzer, or for scripts without stemmers by the script alone.
     """
     codes = {1 << ord(tag): language for language, tag in TAGS.items()}
     found: Counter[str] = Counter()
@@ -36,9 +36,9 @@ def languages_of(texts: Sequence[str]) -> Counter[str]:
 
 
 def _by_script(text: str) -> str | None:
-    """The language of the script that most of a text's letters are of; None for a script with stemmers."""
+    """The language of the script of most of a text's letters; None for a script with stemmers."""
     letters = list(islice((letter for letter in text if letter.isalpha()), _READ))
     scripts = Counter(_SCRIPTS.get(unicodedata.name(letter, " ").split(maxsplit=1)[0]) for letter in letters)
-    if scripts["ja"]:  # Japanese has Chinese characters too
+    if scripts["ja"]:  # Japanese also uses Chinese characters
         scripts["ja"] += scripts.pop("zh", 0)
     return scripts.most_common(1)[0][0] if scripts else None

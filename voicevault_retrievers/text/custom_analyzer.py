@@ -1,4 +1,4 @@
-"""Analyzers that are somebody's own function."""
+"""Analyzers from a user's function."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from voicevault_retrievers.text.probes import TEXT
 
 @dataclass(frozen=True)
 class CustomAnalyzer:
-    """A function from a text to its terms, under the name that it is saved by."""
+    """A function from a text to its terms, with the name under which it is saved."""
 
     function: Callable[[str], Sequence[str]] = field(repr=False)
     name: str
 
     def __call__(self, text: str) -> list[str]:
-        """The terms of a text, in order, repeats kept."""
+        """The terms of a text, in order, with repeats."""
         return list(self.function(text))
 
     def analyse(self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None) -> Analyzed:
@@ -27,16 +27,16 @@ class CustomAnalyzer:
         return Analyzed.of(self._each(texts, progress))
 
     def query(self, text: str, tags: str = "") -> list[QueryTerm]:
-        """Each term of a query, which has no form but itself."""
+        """The terms of a query, each with itself as its only form."""
         return [QueryTerm(term, (term,)) for term in self.function(text)]
 
     def recipe(self) -> dict[str, Any]:
-        """The name alone: the function has to be given again."""
+        """The name alone: the function must be passed again."""
         return {"custom": self.name}
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the name, and of what the function makes of a text in many scripts."""
+        """A digest of the name, and of the function's terms for a text in many scripts."""
         return digest([self.recipe(), self(TEXT)])
 
     def _each(self, texts: Sequence[str], progress: Callable[[int, int], None] | None) -> Iterator[Sequence[str]]:

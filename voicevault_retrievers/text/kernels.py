@@ -1,4 +1,4 @@
-"""The loops over bytes and pieces that numba compiles. Imported only where called, since that takes half a second."""
+"""The loops over bytes and pieces that numba compiles. Imported only on use, since that takes half a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from voicevault_retrievers._support.compiled import compiled
 
 INLINE = 7
-"""Bytes of a piece that its key holds as they are, below its length. The key of a longer piece is a hash."""
+"""The most bytes of a piece that its key holds literally, below the length. A longer piece's key is a hash."""
 
 _BASIS, _PRIME, _SPREAD = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 _TOP, _LONG = np.uint64(56), np.uint64(255 << 56)
@@ -17,9 +17,9 @@ _TOP, _LONG = np.uint64(56), np.uint64(255 << 56)
 
 @compiled
 def cut(text: Any, breaks: Any, ends: Any, start: int, piece_ends: Any) -> Any:
-    """The pieces of the documents that end at `ends` in a text of bytes, of which the first begins at `start`.
+    """Split the documents that end at `ends` into pieces; the first document begins at `start`.
 
-    Returns where each piece begins, its length and its key, and writes where each document's pieces end.
+    Returns the start, the length and the key of each piece, and writes where each document's pieces end.
     """
     room = (ends[-1] - start + 1) // 2 + 1
     firsts, lengths, keys = np.empty(room, np.int64), np.empty(room, np.int32), np.empty(room, np.uint64)
@@ -48,9 +48,9 @@ def cut(text: Any, breaks: Any, ends: Any, start: int, piece_ends: Any) -> Any:
 
 @compiled
 def number(text: Any, firsts: Any, lengths: Any, keys: Any) -> Any:
-    """Numbers for pieces, from 0 in the order of their first places, which are returned too: equal bytes, equal number.
+    """Number pieces from 0 in the order of their first occurrence, also returned; equal bytes have equal numbers.
 
-    The table holds keys and numbers side by side, and is never more than half full. Key 0 is that of no piece.
+    The hash table holds keys and numbers side by side, and is at most half full. No piece has the key 0.
     """
     table = np.zeros((1 << 16, 2), np.uint64)
     numbers = np.empty(len(keys), np.int32)
@@ -80,7 +80,7 @@ def number(text: Any, firsts: Any, lengths: Any, keys: Any) -> Any:
 def _same(text: Any, firsts: Any, lengths: Any, one: int, other: int) -> Any:
     if lengths[one] != lengths[other]:
         return False
-    for at in range(lengths[one]):  # noqa: SIM110 - numba knows no generators here
+    for at in range(lengths[one]):  # noqa: SIM110 - numba does not support generators here
         if text[firsts[one] + at] != text[firsts[other] + at]:
             return False
     return True
@@ -100,7 +100,7 @@ def _grown(table: Any) -> Any:
 
 @compiled
 def spread(numbers: Any, ends: Any, offsets: Any, values: Any) -> Any:
-    """As `pieces.spread`."""
+    """Like `pieces.spread`."""
     total = 0
     for number in numbers:
         total += offsets[number + 1] - offsets[number]
@@ -120,7 +120,7 @@ def spread(numbers: Any, ends: Any, offsets: Any, values: Any) -> Any:
 
 @compiled
 def tally(numbers: Any, ends: Any, offsets: Any, cast: Any, votes: Any) -> Any:
-    """As `pieces.tally`."""
+    """Like `pieces.tally`."""
     sums = np.zeros((len(ends), votes.shape[1]))
     at = 0
     for document in range(len(ends)):

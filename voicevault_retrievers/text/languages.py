@@ -1,4 +1,4 @@
-"""Languages: their scripts, their stemmers, the tag that their terms carry, and which one a document is in."""
+"""Languages: their scripts, stemmers and term tags, and the detection of a document's language."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LANGUAGES = {
     "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "st": "sesotho", "sv": "swedish",
     "ta": "tamil", "tr": "turkish", "yi": "yiddish",
 }  # fmt: skip
-"""ISO 639-1 codes of the languages that the Snowball stemmers know."""
+"""The languages of the Snowball stemmers, by ISO 639-1 code."""
 
 NEUTRAL, LATIN, CYRILLIC, ARABIC, DEVANAGARI, GREEK, ARMENIAN, TAMIL, OTHER = range(9)
 
@@ -41,9 +41,9 @@ CANDIDATES: dict[int, tuple[str, ...]] = {
     ARMENIAN: ("hy",),
     TAMIL: ("ta",),
 }  # fmt: skip
-"""The languages told apart by `auto` in each script, the one that is meant without evidence first.
+"""The languages that `auto` distinguishes in each script; the first is the default without evidence.
 
-Esperanto, Sesotho and Yiddish have to be named: there is more Hebrew than Yiddish in Hebrew letters.
+Esperanto, Sesotho and Yiddish must be named: there is more Hebrew than Yiddish in Hebrew letters.
 """
 
 TAGS = {
@@ -52,7 +52,7 @@ TAGS = {
         "ar ca cs da de el en es et eu fa fi fr ga hi hu hy id it lt ne nl no pl pt ro ru sr sv ta tr".split(), start=1
     )
 }
-"""The control character before a term of a language. Indexes on disk hold them: the order never changes."""
+"""The control character before a language's terms. Indexes on disk contain them, so the order must not change."""
 
 _IS_TAGGED = frozenset(TAGS.values())
 _SIGNS = re.compile(r"[\d@._+#§-]")
@@ -69,20 +69,20 @@ _local = threading.local()
 
 
 def script(word: str) -> int:
-    """Which script a word is of; `NEUTRAL` for a number or an identifier, `OTHER` for one that no stemmer reads."""
+    """The script of a word; `NEUTRAL` for a number or an identifier, `OTHER` for a script without stemmers."""
     if _SIGNS.search(word):
         return NEUTRAL
     return _BLOCKS[bisect(_STARTS, ord(word[0])) - 1][1]
 
 
 def untagged(term: str) -> str:
-    """The term without the tag of its language."""
+    """The term without its language tag."""
     return term[1:] if term[:1] in _IS_TAGGED else term
 
 
 @cache
 def candidates() -> dict[int, tuple[str, ...]]:
-    """`CANDIDATES`, less those that the installed PyStemmer has no stemmer for."""
+    """`CANDIDATES` without the languages that the installed PyStemmer lacks."""
     known = installed()
     return {
         script: tuple(language for language in languages if language in known)
@@ -91,7 +91,7 @@ def candidates() -> dict[int, tuple[str, ...]]:
 
 
 def installed() -> frozenset[str]:
-    """The languages that the installed PyStemmer has."""
+    """The languages of the installed PyStemmer."""
     return frozenset(code for code, name in LANGUAGES.items() if name in Stemmer.algorithms())
 
 
@@ -102,7 +102,7 @@ def stems(language: str, words: Iterable[str]) -> list[str]:
 
 
 def _stemmer(language: str) -> Any:
-    """This thread's stemmer: they are not safe to share between threads."""
+    """This thread's stemmer, as stemmers are not thread-safe."""
     stemmers: dict[str, Any] = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(LANGUAGES[language], 0)
@@ -110,10 +110,10 @@ def _stemmer(language: str) -> Any:
 
 
 UNIT = 5040
-"""The vote of a word that one language has; n languages share it. Divisible by 1 to 10."""
+"""The vote of a word that occurs in one language; n languages share it. Divisible by 1 to 10."""
 
 PRIOR = 0.75
-"""Of a vote, what the first candidate of a script has in advance: names and code hold a strange word or two."""
+"""The lead of a script's first candidate, in votes: names and code contain a foreign word or two."""
 
 _LETTERS = {
     "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "áéíñóú", "it": "àèìòù", "pt": "áâãçéêíóôõú", "nl": "ëï",
@@ -125,9 +125,9 @@ _LETTERS = {
 
 @dataclass(frozen=True, eq=False)
 class Ballots:
-    """`of` gives each telling word the number of its row in `votes` (b, c), which has a column for each candidate.
+    """Votes of words for languages. `of` maps a word to its row in `votes` (b, c), with a column for each candidate.
 
-    `languages` names the columns by their tags' numbers; `columns` are those of each script.
+    `languages` has the tag numbers of the columns; `columns` the columns of each script.
     """
 
     of: dict[str, int]
@@ -137,9 +137,10 @@ class Ballots:
     columns: dict[int, slice]
 
     def number(self, word: str) -> int:
-        """The word's row; 0, which holds no votes, where it does not tell.
+        """The word's row; 0, a row without votes, where the word is no evidence.
 
-        Of l'acqua it is the l that does, and of a word that is no stopword the letter that the fewest languages have.
+        For an elided form (l'acqua) the row is that of the elided word (l'). For a word that is no stopword, it is that
+        of the letter that the fewest languages have.
         """
         row = self.of.get(word) or ("'" in word and self.of.get(word.partition("'")[0] + "'"))
         return row or (0 if word.isascii() else self._by_letter(word))
@@ -150,10 +151,10 @@ class Ballots:
 
 
 def languages(ballots: Ballots, sums: NDArray[np.float64], prior: float = PRIOR) -> NDArray[np.uint8]:
-    """The languages of d documents in each script (d, OTHER + 1), as numbers of tags; 0 where there is but one way.
+    """The languages of d documents in each script (d, OTHER + 1), as tag numbers; 0 for scripts without candidates.
 
-    `sums` (d, c) are the votes that each document has for each column; the first candidate of a script has `prior`
-    votes more, and wins ties.
+    `sums` (d, c) are the votes of each document for each column; the first candidate of a script gets `prior` extra
+    votes, and wins ties.
     """
     found = np.zeros((len(sums), OTHER + 1), dtype=np.uint8)
     for kind, columns in ballots.columns.items():
@@ -164,7 +165,7 @@ def languages(ballots: Ballots, sums: NDArray[np.float64], prior: float = PRIOR)
 
 @cache
 def ballots() -> Ballots:
-    """The ballots of all stopwords. A letter that stands alone is a variable as often as a word, and does not vote."""
+    """The ballots of all stopwords. Single letters do not vote, since they are variables as often as words."""
     places = [(kind, language) for kind, languages in candidates().items() for language in languages]
     voters: dict[str, list[int]] = defaultdict(list)
     for column, (kind, language) in enumerate(places):

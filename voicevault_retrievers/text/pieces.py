@@ -1,4 +1,4 @@
-"""Texts as streams of numbered pieces: what stands between spaces and signs that are part of no word."""
+"""Texts as streams of numbered pieces: the parts between spaces and signs that are part of no word."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 T = TypeVar("T")
 
 BREAKS = bytes(range(33)) + b'!"$%&()*,/:;<=>?[\\]^`{|}~\x7f'
-"""What stands between pieces. The signs left out, `#+-.@_'`, hold identifiers and contractions together."""
+"""The bytes between pieces. The signs `#+-.@_'` are not among them, since they join identifiers and contractions."""
 
 _ROWS = 512
 _SPACED = bytes(32 if code in BREAKS else code for code in range(256))
 
 
 class Numbers(dict[T, int], Generic[T]):
-    """Numbers things from 0 in the order in which they are first looked up; `fresh` are those since `take`."""
+    """Numbers keys from 0 in the order of their first lookup; `fresh` are the new keys since the last `take`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,13 +31,13 @@ class Numbers(dict[T, int], Generic[T]):
         return number
 
     def take(self) -> list[T]:
-        """What is new, from here on no longer."""
+        """Return the new keys, and reset them."""
         fresh, self.fresh = self.fresh, []
         return fresh
 
 
 def encoded(text: str) -> bytes:
-    """A text as it is cut into pieces: the number after a paragraph sign belongs to the sign's piece."""
+    """The text in UTF-8, ready to be split; the number after a paragraph sign belongs to the sign's piece."""
     data = text.encode("utf-8", "surrogatepass")
     return data.replace(b"\xc2\xa7 ", b"\xc2\xa7") if b"\xc2\xa7 " in data else data
 
@@ -48,7 +48,7 @@ def split(text: bytes) -> list[bytes]:
 
 
 def stream(texts: Sequence[bytes], numbers: Numbers[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The pieces of all texts by their numbers, and where each text's end."""
+    """The pieces of all texts as numbers, and where each text's pieces end."""
     lengths: list[int] = []
 
     def found() -> Iterator[list[bytes]]:
@@ -57,7 +57,7 @@ def stream(texts: Sequence[bytes], numbers: Numbers[bytes]) -> tuple[NDArray[np.
             lengths.append(len(pieces))
             yield pieces
 
-    # Text by text: the memory of one text's pieces serves the next one's, and stays in the processor's cache.
+    # Texts are split one by one, so that the next text reuses a text's memory, which stays in the cache.
     flat = np.fromiter(map(numbers.__getitem__, chain.from_iterable(found())), np.int32)
     return flat, np.cumsum(lengths, dtype=np.int64)
 
@@ -68,7 +68,7 @@ def spread(
     offsets: NDArray[np.int64],
     values: NDArray[np.integer],
 ) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """Each number n replaced by `values[offsets[n]:offsets[n + 1]]`, and where each document now ends."""
+    """Replace each number n by `values[offsets[n]:offsets[n + 1]]`. Returns also where each document now ends."""
     counts = np.diff(offsets)[numbers]
     reached = np.concatenate(([0], np.cumsum(counts)))
     if counts.max(initial=0) <= 1:
@@ -87,9 +87,9 @@ def tally(
     cast: NDArray[np.integer],
     votes: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The votes of d documents for each of c columns (d, c).
+    """The sums of the votes of d documents for each of c columns (d, c).
 
-    The words of piece n cast the ballots `cast[offsets[n]:offsets[n + 1]]`, each a row of `votes` (b, c).
+    The words of piece n have the ballots `cast[offsets[n]:offsets[n + 1]]`, each a row of `votes` (b, c).
     """
     places = np.flatnonzero((np.diff(offsets) > 0)[numbers])
     given, given_ends = spread(numbers[places], np.searchsorted(places, ends), offsets, cast)

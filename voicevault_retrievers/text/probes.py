@@ -1,4 +1,4 @@
-"""Words whose stems tell one version of a stemmer from another: each language's own endings on words of its own."""
+"""Words whose stems differ between versions of a stemmer: each language's own endings on its own words."""
 
 from __future__ import annotations
 
@@ -132,4 +132,4 @@ TEXT = """
 Running ERR_2043 HS-4410-B C++ C# v1.2.3 user@example.com § 433 §312b getUserName covid19 IL-6 1,000.50 U.S.A. naïve
 it's l'avion Straße İstanbul ﬁlter Ｐump Été Ωμέγα 电池维护 泵 ポンプは動 펌프가 ภาษาไทย ២៣ كِتَاب ١٢٣ किताबें தமிழ் שלום
 """
-"""What tells one way of cutting texts into words from another, in most scripts."""
+"""A text whose words differ between tokenisations, in most scripts."""

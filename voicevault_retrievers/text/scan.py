@@ -1,4 +1,4 @@
-"""The streams of pieces by machine code, where numba is installed: on all threads, and many times as fast."""
+"""The functions of `pieces` as compiled loops on several threads, where numba is installed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from voicevault_retrievers._support.compiled import installed
 from voicevault_retrievers.text.pieces import BREAKS, Numbers
 
 PAYS = 4 << 20
-"""Bytes of text from which on the half second of importing numba is won back."""
+"""The bytes of text from which compiled loops save more than the half second of importing numba."""
 
 _THREADS = min(4, os.cpu_count() or 1)
 
 
 def pays(texts: Sequence[bytes]) -> bool:
-    """Whether numba is installed, and the texts are worth it."""
+    """Whether numba is installed and the texts are large enough."""
     return installed() and sum(map(len, texts)) >= PAYS
 
 
 def stream(texts: Sequence[bytes], numbers: Numbers[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """As `pieces.stream`."""
+    """Like `pieces.stream`."""
     data = b"\n".join(texts)
     ends = np.cumsum([len(text) + 1 for text in texts]) - 1
     text = np.frombuffer(data, np.uint8)
@@ -45,19 +45,19 @@ def stream(texts: Sequence[bytes], numbers: Numbers[bytes]) -> tuple[NDArray[np.
 
 
 def spread(*arguments: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """As `pieces.spread`."""
+    """Like `pieces.spread`."""
     found: tuple[NDArray[Any], NDArray[np.int64]] = _kernels().spread(*arguments)
     return found
 
 
 def tally(*arguments: NDArray[Any]) -> NDArray[np.float64]:
-    """As `pieces.tally`."""
+    """Like `pieces.tally`."""
     sums: NDArray[np.float64] = _kernels().tally(*arguments)
     return sums
 
 
 def _part(text: NDArray[np.uint8], ends: NDArray[np.int64], start: int) -> tuple[Any, Any, list[tuple[int, int]]]:
-    """The pieces of some of the documents by numbers of their own, where each document's end, and the distinct ones."""
+    """The numbered pieces of some documents, where each document's pieces end, and the distinct pieces."""
     kernels = _kernels()
     breaks = np.isin(np.arange(256), np.frombuffer(BREAKS, np.uint8))
     piece_ends = np.empty(len(ends), np.int64)

@@ -1,4 +1,4 @@
-"""Where a text may be cut: behind a paragraph or a sentence, else a line, else a word, else anywhere."""
+"""Splits a text after a paragraph or a sentence, else a line, else a word, else anywhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 _CLOSING = r"""['")\]}\u2019\u201d\u00bb\u203a]*"""
 _SHORT = "".join(rf"(?<!\b{word})" for word in ("Art", "Dr", "Fig", "Mr", "Mrs", "Ms", "No", "Prof", "Sec", "St", "vs"))
 _FULL_STOP = rf"(?<!\b[^\W\d]){_SHORT}(?<!^\d)(?<!^\d\d)(?<!\n\d)(?<!\n\d\d)\."
-"""None behind one letter (`J.`, `v.`), a usual abbreviation, or the number of an item of a list."""
+"""A full stop that ends a sentence: not after one letter (`J.`, `v.`), an abbreviation, or a list item's number."""
 
 SENTENCE = re.compile(
     rf"(?:{_FULL_STOP}|[!?\u2026\u061f\u06d4]){_CLOSING}(?=\s+[^\sa-z]|\s*\Z)"
@@ -19,14 +19,14 @@ PARAGRAPH, LINE, WORD, ANYWHERE = map(re.compile, (r"(?=\n[^\S\n]*\n)", r"(?=\n)
 _SEEN = re.compile(r"\S")
 
 _AHEAD = 100
-"""How many characters behind a place may say that no sentence ends there."""
+"""The number of characters after a position that may show that no sentence ends there."""
 
 
 def pieces(text: str, size: int) -> Iterator[tuple[int, str]]:
-    """A text in pieces of at most `size` characters, trimmed, none empty, and where each starts.
+    """Yield a text's pieces of at most `size` characters, trimmed and not empty, with their starts.
 
-    Each is as long as it can be, but of what would leave a short rest half is taken. Text added behind changes the last
-    two at most.
+    Each piece is as long as possible. Where that would leave a short rest, both pieces get about half. Appended text
+    changes at most the last two pieces.
     """
     last = len(text.rstrip())
     start = 0
@@ -38,13 +38,13 @@ def pieces(text: str, size: int) -> Iterator[tuple[int, str]]:
 
 
 def beginning(text: str, fits: Callable[[str], bool]) -> str:
-    """The longest beginning that fits, up to the end of a sentence, else of a word, else of a letter; empty if none."""
+    """The longest prefix that fits, up to the end of a sentence, else a word, else a character; empty if none fits."""
     found = (_longest(text, pattern, fits) for pattern in (SENTENCE, WORD, ANYWHERE))
     return next((part for part in found if part.strip()), "")
 
 
 def _end(text: str, start: int, size: int, aim: int) -> int:
-    """The place nearest to `aim` characters on, more than half of `size` or of `aim` from the start."""
+    """The border nearest to `aim` characters on, more than half of `size` or `aim` from the start."""
     least, most = start + min(size, aim) // 2, start + size
     for pattern in (PARAGRAPH, SENTENCE, LINE, WORD):
         ends = (match.end() for match in pattern.finditer(text, start, min(len(text), most + _AHEAD)))

@@ -1,4 +1,4 @@
-"""Words too common to tell documents apart, which tell languages apart. The English list is that of Lucene."""
+"""Stopwords, which are ignored in documents and identify languages. The English list is that of Lucene."""
 
 from __future__ import annotations
 
@@ -239,9 +239,9 @@ ENGLISH = STOPWORDS["en"] | frozenset(
     post pour sale same sense sin son sub sun ten tie van war
     """.split()
 )
-"""The words that English, and code, is known by. Those that are not Lucene's are removed from no document.
+"""The words by which English and code are detected. The words that are not Lucene's are kept in documents.
 
-Some are here because they are stopwords elsewhere: dog is Danish for "however", die a German article.
+Some are stopwords in other languages: "dog" is Danish for "however", "die" a German article.
 """
 
 AMBIGUOUS = frozenset(
@@ -252,4 +252,4 @@ AMBIGUOUS = frozenset(
     ten ton uno van var via von want war was will
     """.split()
 )
-"""Stopwords of one language that can be what a query in another is about: war, sin, su (Turkish for water)."""
+"""Stopwords of one language that may be content words of another: war, sin, su (Turkish for water)."""

@@ -1,4 +1,4 @@
-"""From a text to its words, and from words to the terms of a language: without stopwords, stemmed, without accents."""
+"""Splits text into words, and maps words to the terms of a language: without stopwords and accents, stemmed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STROKES = {"ı": "i", "ł": "l", "ø": "o", "đ": "d", "ħ": "h", "æ": "ae", "
 
 
 def terms(words: Sequence[str], language: str | None, *, stemming: bool = True, stopwords: bool = True) -> list[str]:
-    """The term of each word in a language, untagged; "" for a stopword."""
+    """The term of each word in a language, without a tag; "" for a stopword."""
     bare = [_bare(word, language) if "'" in word else word for word in words]
     dropped = STOPWORDS.get(language or "", frozenset()) if stopwords else frozenset()
     kept = [word for word in bare if word not in dropped]
@@ -27,7 +27,7 @@ def terms(words: Sequence[str], language: str | None, *, stemming: bool = True, 
 
 
 def _bare(word: str, language: str | None) -> str:
-    """Without an article before the apostrophe (l'acqua), or the endings of a Turkish name after it."""
+    """The word without an article before the apostrophe (l'acqua), or without the suffix of a Turkish name after it."""
     head, _, rest = word.partition("'")
     if language == "tr":
         return head
@@ -40,7 +40,7 @@ def _plain(word: str) -> str:
 
 @cache
 def _accents() -> dict[int, str | None]:
-    """Latin and Greek letters without their accents; marks of other scripts are letters of their own."""
+    """A mapping of Latin and Greek letters to letters without accents; marks of other scripts are significant."""
     folded: dict[int, str | None] = {code: None for code in range(0x300, 0x370)}
     for code in (*range(0xC0, 0x250), *range(0x370, 0x400), *range(0x1E00, 0x2000)):
         folded[code] = unicodedata.normalize("NFD", chr(code))[0]
@@ -48,19 +48,19 @@ def _accents() -> dict[int, str | None]:
 
 
 LONGEST = 64
-"""Characters of a word that count; what is longer is a hash or a blob, and is not looked into."""
+"""The most characters of a word that count; a longer word is a hash or a blob, and is not split."""
 
-# Scripts written without spaces between words, and Hangul, whose particles cling to words.
+# Scripts without spaces between words, and Hangul, where particles are attached to words.
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _UNSPACED = rf"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\uac00-\ud7af{_HAN}"
 _IS_HAN = re.compile(f"[{_HAN}]")
 
 _ZEROS = (0x660, 0x6F0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0xE50, 0xED0, 0x1040, 0x17E0)
 
-# Written or left out at will: joiners, soft hyphens, Arabic vowel signs and the stroke that lengthens.
+# Optional characters: joiners, soft hyphens, Arabic vowel signs and the lengthening stroke.
 _OPTIONAL = (0xAD, 0x640, 0x670, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF, *range(0x64B, 0x660))
 
-# Where marks are. Asking about every character takes longer than all else that an analyzer does at first.
+# The ranges of marks. Testing every character would take longer than the rest of the analyzer's start.
 _MARKED = ((0x300, 0x1E00), (0x20D0, 0x2100), (0x2CE0, 0x2E00), (0x3020, 0x30A0), (0xA660, 0xAC00), (0xFB1E, 0xFB1F),
            (0xFE00, 0xFE30), (0x10A00, 0x11F60))  # fmt: skip
 
@@ -71,7 +71,7 @@ _SAME: dict[int, str | None] = {
     **dict.fromkeys((0x2010, 0x2011), "-"),
 }
 
-# Where an identifier comes apart: at its signs, between letters and digits, and within camelCase.
+# The borders within an identifier: at its signs, between letters and digits, and within camelCase.
 _SIGNS = r"[._@-]|(?<=\d)'|'(?=\d)"
 _AT_SIGNS = re.compile(_SIGNS)
 _AT_CHANGES = re.compile(
@@ -90,10 +90,10 @@ class _Patterns(NamedTuple):
 
 
 def words(piece: bytes) -> list[str]:
-    """The words of an encoded piece of text, in order, as they stand but for case, accents kept.
+    """The words of an encoded piece of text, in order, unchanged but for case.
 
-    `ERR_2043` gives `err_2043`, `err` and `2043`. Chinese, Japanese, Korean, Thai and their like give each pair of
-    neighbours, and Chinese characters also by themselves.
+    `ERR_2043` gives `err_2043`, `err` and `2043`. Chinese, Japanese, Korean, Thai and similar scripts give each pair of
+    neighbours, and Chinese characters also singly.
     """
     core = piece.strip(b".-'_@")
     if core.isalnum() and len(core) <= LONGEST and core[1:] in (core[1:].lower(), core[1:].upper()):
@@ -103,9 +103,9 @@ def words(piece: bytes) -> list[str]:
 
 
 def plain_words(piece: bytes) -> list[str]:
-    """The words of an encoded piece of text, each once: runs of letters and digits, whatever stands between them.
+    """The words of an encoded piece of text as runs of letters and digits, split at all other characters.
 
-    `GPT-4` gives `gpt` and `4`, `abc123` itself. Scripts without spaces as of `words`.
+    `GPT-4` gives `gpt` and `4`, `abc123` itself. For scripts without spaces see `words`.
     """
     if piece.isalnum():
         return [piece.lower().decode()[:LONGEST]]
@@ -117,7 +117,7 @@ def plain_words(piece: bytes) -> list[str]:
 
 
 def _read(piece: str) -> list[str]:
-    """The long way. Nearly all pieces are a word of plain letters or digits, which needs none of this."""
+    """The words of a piece that is not a single word of plain letters or digits; these take a fast path."""
     text = normalize("NFKC", piece).translate(_SAME)
     found: list[str] = []
     for token in _patterns().token.finditer(text):
@@ -131,12 +131,12 @@ def _read(piece: str) -> list[str]:
 
 
 def joined(word: str) -> str:
-    """The term of an identifier: `IL-6` and `IL6` are one, `1-6` and `16` are not."""
+    """The term of an identifier: `IL-6` and `IL6` have the same term, `1-6` and `16` do not."""
     return word.translate(_DASHES) if _LETTER.search(word) else word
 
 
 def _parts(token: str) -> list[str]:
-    """An identifier whole, where it has digits or an @, and what it is made of."""
+    """The whole identifier, where it has digits or an @, and its parts."""
     if _INITIALS.fullmatch(token):
         return [_folded(token.replace(".", ""))]
     name = token.rstrip("+#")
@@ -150,7 +150,7 @@ def _parts(token: str) -> list[str]:
 
 
 def _folded(word: str) -> str:
-    """Case folded; a folded İ leaves its dot behind."""
+    """The word case folded, without the dot that a folded İ leaves behind."""
     return word.casefold().replace("\u0307", "")[:LONGEST]
 
 
@@ -164,7 +164,7 @@ def _grams(run: str) -> list[str]:
 
 @cache
 def _patterns() -> _Patterns:
-    """Runs of a script without spaces, sections of a law, and letters and digits with or without what joins them."""
+    """Patterns of unspaced runs, sections of a law, and letters and digits with or without joining signs."""
     mark = f"[{''.join(_marks())}]"
     atom = rf"(?:[^\W_{_UNSPACED}]{mark}*)+"
     compound = rf"{atom}(?:[._@'-]{atom})*(?:(?:\+\+|#)(?!\w))?"
@@ -174,7 +174,7 @@ def _patterns() -> _Patterns:
 
 
 def _marks() -> Iterator[str]:
-    """Runs of marks, as a class of characters has them: a pattern of single ones takes long to compile."""
+    """Runs of marks for a character class: a pattern of single marks compiles slowly."""
     for first, last in _MARKED:
         kinds = "".join("m" if category(chr(code)) in ("Mn", "Mc") else "-" for code in range(first, last))
         for run in re.finditer("m+", kinds):

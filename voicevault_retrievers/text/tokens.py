@@ -1,4 +1,4 @@
-"""How many tokens a language model will see."""
+"""Token counts of language models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ BYTES_PER_TOKEN = 4
 
 
 def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has, without a tokenizer: its UTF-8 bytes over four, rounded up.
+    """An estimate of a text's tokens without a tokenizer: its UTF-8 bytes divided by four, rounded up.
 
-    Give a model's own counter where the budget is tight: English comes out about right, code a little low.
+    Use a model's own counter where the budget is tight: the estimate is about right for English, and a little low for
+    code.
     """
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Active retrieval: a model writes an answer, and what it is not sure of is searched for meanwhile."""
+"""Active retrieval: a model writes an answer, and its doubtful sentences are searched for meanwhile."""
 
 from voicevault_retrievers.answers.flare.active import AsyncFlareStream, Flare, FlareAnswer, FlareStream
 from voicevault_retrievers.answers.flare.writers import Segment, Writer, as_writer

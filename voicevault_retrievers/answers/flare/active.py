@@ -37,9 +37,10 @@ SO_FAR = (
 
 @dataclass(frozen=True)
 class FlareAnswer:
-    """An answer, and the hits that it was written with: those that were given, then those that were found meanwhile.
+    """An answer, and the hits that it was written with: the given ones, then those found while writing.
 
-    `retrievals` counts the searches, failed ones too. `errors` are what failed; the text is then what stood before.
+    `retrievals` counts the searches, including failed ones. `errors` are the failures; the text is then what had been
+    written before.
     """
 
     text: str = ""
@@ -50,7 +51,7 @@ class FlareAnswer:
 
 
 class FlareStream:
-    """The text of an answer as it comes; what was given is never taken back. `answer` is what is there so far."""
+    """The text of an answer as a stream; text that was yielded never changes. `answer` is the answer so far."""
 
     def __init__(self, state: AnswerState, given: Iterator[str]) -> None:
         self._state = state
@@ -68,7 +69,7 @@ class FlareStream:
         return text
 
     def close(self) -> None:
-        """End the writing."""
+        """Stop the writing."""
         self._texts.close()
 
 
@@ -91,28 +92,29 @@ class AsyncFlareStream:
         return text
 
     async def aclose(self) -> None:
-        """End the writing."""
+        """Stop the writing."""
         await self._texts.aclose()
 
 
 class Flare:
-    """Has a model answer a question from what was found, and searches again for each sentence it is not sure of.
+    """Has a model answer a question from hits, and searches again for each sentence that the model doubts.
 
     Jiang et al. (2023), EMNLP, "Active retrieval augmented generation". A sentence with a word whose probability is
-    below `threshold` is doubtful. What is sure of it is searched for (`formulate` "masked"), or a question that the
-    model makes of it ("question"). Of the `top_k` chunks found those that are new are added behind the others, and the
-    sentence is written again, and then kept; where none is new it stays. There are at most `max_retrievals` searches.
+    below `threshold` is doubtful. The search is for its confident words (`formulate` "masked"), or for a question that
+    the model writes from it ("question"). New chunks among the `top_k` found are added after the other hits, and the
+    sentence is written again, and then kept; without new chunks the sentence stays. There are at most `max_retrievals`
+    searches.
 
-    `model` is one of `OpenAIModel`, `OllamaModel`, any `Writer`, or a text model or function of a prompt. `signal` says
-    what tells doubt: the probabilities of "tokens", "marks" that the model is asked to put around what it doubts and
-    that are taken out again, or "auto": tokens where the model gives any, else marks. `search` is a channel, a pipeline
-    or anything else with `hybrid_search`, or a function of a text and `top_k` that gives a Ranking or hits, async where
-    you like. `context` makes the prompt's text of hits; `instruction` replaces the builder's own.
+    `model` is `OpenAIModel`, `OllamaModel`, any `Writer`, or a text model or function of a prompt. `signal` is the
+    source of doubt: the probabilities of "tokens", "marks" that the model is asked to put around doubtful text and that
+    are removed, or "auto": tokens where the model returns any, else marks. `search` is a channel, a pipeline or another
+    object with `hybrid_search`, or a function, sync or async, of a text and `top_k` that returns a Ranking or hits.
+    `context` makes the prompt's text of hits; `instruction` replaces the builder's own.
 
-    `timeout` is in seconds: for each search, and for each answer of the model or, in a stream, each part of it; None
-    waits. Where the model fails, hits and text stay as they were before; where a search fails, the sentence stands and
-    the next doubtful one is searched for. Both are in `errors`. An answer is cut after `max_segments` sentences.
-    `enabled` is for pipelines, whose analytical questions alone it answers.
+    `timeout` is in seconds, for each search, and for each answer of the model or, in a stream, each part of it; None
+    waits. Where the model fails, hits and text stay as they were. Where a search fails, the sentence stays and the next
+    doubtful one is searched for. Both failures are in `errors`. An answer is cut after `max_segments` sentences.
+    `enabled` is for pipelines, which use this only for analytical questions.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Flare:
         self._known: list[Signal] = []
 
     def over(self, search: Any, context: ContextBuilder | None = None) -> Flare:
-        """The same, which searches something else, with another builder's context where one is given."""
+        """A copy that searches something else, optionally with another context builder."""
         twin = copy.copy(self)
         twin.search = search
         twin._searching = _searching(search, self.top_k)
@@ -162,7 +164,7 @@ class Flare:
         return twin
 
     def answer(self, question: str | Query, found: Found = ()) -> FlareAnswer:
-        """The answer, whole; `found` is what was found for the question so far."""
+        """The whole answer; `found` are the hits for the question so far."""
         stream = self._stream(question, found, streams=False)
         for _ in stream:
             pass
@@ -176,7 +178,7 @@ class Flare:
         return stream.answer
 
     def stream(self, question: str | Query, found: Found = ()) -> FlareStream:
-        """The answer's text by sentences, each when it will not be written again."""
+        """The text of the answer by sentences, each once it is final."""
         return self._stream(question, found, streams=True)
 
     def astream(self, question: str | Query, found: Found = ()) -> AsyncFlareStream:
@@ -184,11 +186,11 @@ class Flare:
         return self._astream(question, found, streams=True)
 
     def applies(self, result: Result) -> bool:
-        """Whether a pipeline's result is to be extended: it is enabled, and the question analytical."""
+        """Whether to extend a pipeline's result: this is enabled, and the question analytical."""
         return self.enabled and result.route is Route.ANALYTICAL
 
     def extended(self, result: Result) -> Result:
-        """A pipeline's result with what was found while it was answered, and the count of searches."""
+        """A pipeline's result with the answer, the hits found while writing it, and the number of searches."""
         began = time.monotonic()
         return self._extended(result, self.answer(result.query, result), began)
 
@@ -233,7 +235,7 @@ class Flare:
         return state, AnswerWriting(plan, state, self._signal(), self._known.append), self._searching
 
     def _signal(self) -> Signal | None:
-        """What tells doubt; None where the first answer is to show it."""
+        """The source of doubt; None where the first answer is to show it."""
         if self.signal != "auto":
             return self.signal
         return "marks" if isinstance(self.writer, TextWriter) else next(iter(self._known), None)
@@ -263,7 +265,7 @@ def _answer(state: AnswerState) -> FlareAnswer:
 
 
 def _asked(question: str | Query, found: Found) -> Query:
-    """The question, with the history and the budget of the result where it is a mere text."""
+    """The question; a plain text gets the history and the budget of the result."""
     if isinstance(question, str) and isinstance(found, Result):
         return replace(found.query, text=question)
     return as_query(question)

@@ -1,4 +1,4 @@
-"""What a model writes, part by part, as sentences with their confidence; joined again they are the text."""
+"""A model's text as sentences with their confidence, read part by part; the sentences join to the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voicevault_retrievers.answers.flare.writers import Marks, Segment, TextSpan
 from voicevault_retrievers.models.generation import Written, aloud
 
 LONGEST = 2000
-"""Characters of a sentence; a longer one is cut at a space."""
+"""The most characters of a sentence; a longer one is cut at a space."""
 
 _MARKER = r"\[[^\[\]\n]{1,300}\]"
 _CLOSING = "\"'”’»›)*_`"
@@ -24,7 +24,7 @@ _NUMBERED = re.compile(
     r"(?:\A|[\s(])(?:nos?|nr|fig|sec|art|abs|para|ch|vol|pp?|eds?|approx|jan|feb|mar|apr|aug|sept?|oct|nov|dec)\.\Z",
     re.IGNORECASE,
 )
-"""What ends with a full stop before a number."""
+"""Abbreviations that end with a full stop before a number."""
 _DAY = re.compile(r"(?:\A|\s)\d{1,2}\.\Z")
 _MONTH = re.compile(r"(?:Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez)")
 _WORD = re.compile(r"\S")
@@ -32,7 +32,7 @@ _SPACES = re.compile(r"\s*")
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """The sentences of a text as offsets: each begins where the one before ends, the spaces behind it included."""
+    """The sentences of a text as adjoining offsets, each with the white space after it."""
     start = 0
     while (end := first_end(text, start)) is not None:
         yield start, end
@@ -42,11 +42,11 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def first_end(text: str, start: int = 0) -> int | None:
-    """Where the sentence that begins at `start` ends, the spaces and source markers behind it included.
+    """The end of the sentence that begins at `start`, with the white space and source markers after it.
 
-    None where more text may belong to it: only what follows tells that "p. 3" or "[1]" does not go on.
+    None where more text may belong to it: only the following text shows that "p. 3" or "[1]" does not go on.
     """
-    first = _WORD.search(text, start)  # what stands before the first word is part of it
+    first = _WORD.search(text, start)  # white space before the first word is part of the sentence
     if first is None:
         return None
     at = first.start()
@@ -60,7 +60,7 @@ def first_end(text: str, start: int = 0) -> int | None:
 
 
 def _stops(text: str, start: int, found: re.Match[str], end: int) -> bool:
-    """Whether a full stop ends a sentence, by what stands around it."""
+    """Whether a full stop ends a sentence, judged by the text around it."""
     before = text[max(start - 1, 0, found.start() - 20) : found.start() + 1]
     if _ENUMERATOR.search(before) or _ABBREVIATION.search(before) or text[end].islower():
         return False
@@ -75,7 +75,7 @@ def _behind(text: str, at: int) -> int:
 
 
 def _cut(text: str, at: int) -> int:
-    """Behind the last space within the longest sentence, else at its end."""
+    """The position after the last space within the longest sentence, else its end."""
     end = text.rfind(" ", at + 1, at + LONGEST) + 1
     return end if end > 0 else at + LONGEST
 
@@ -86,16 +86,16 @@ _THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Drafted:
-    """A sentence that may yet be written again; `sure` is its text without what the model is not sure of."""
+    """A sentence that may be written again; `sure` is its text without the doubtful words."""
 
     segment: Segment
     sure: str
 
 
 class Draft:
-    """Takes the parts of a text and gives its sentences, as soon as each is complete.
+    """Splits a text that comes in parts into sentences, each as soon as it is complete.
 
-    Left out are a reasoning model's thoughts, the answer so far (`after`) where the model repeats it, blanks before the
+    Removes a reasoning model's thoughts, the answer so far (`after`) where the model repeats it, white space before the
     first word and, with `marks`, the marks.
     """
 
@@ -111,7 +111,7 @@ class Draft:
         self._ended = False
 
     def feed(self, part: Written) -> None:
-        """Take the next part."""
+        """Add the next part."""
         pieces = spans_of(part)
         if self._opening is None:
             self._take(pieces)
@@ -123,7 +123,7 @@ class Draft:
             self._open(skip)
 
     def end(self) -> None:
-        """There is no further part."""
+        """End the text."""
         if self._opening is not None:
             self._open(len(self._opening) - len(aloud(self._opening).lstrip()))
         if self._marks is not None:
@@ -131,7 +131,7 @@ class Draft:
         self._ended = True
 
     def next(self) -> Drafted | None:
-        """The next sentence; None where it is not complete yet, or there is none."""
+        """The next sentence; None where it is incomplete, or there is none."""
         end = first_end(self._text, self._at)
         if end is None and self._ended and self._text[self._at :].strip():
             end = len(self._text)
@@ -149,7 +149,7 @@ class Draft:
         return Drafted(segment, masked(text, spans, self._threshold))
 
     def _skipped(self, text: str) -> int | None:
-        """How much of the beginning is not the answer; None where more must be read to tell."""
+        """The number of leading characters that are not the answer; None where more text is needed to tell."""
         blank = len(text) - len(text.lstrip())
         said = text[blank:]
         if not said or any(tag.startswith(said.lower()) and tag != said.lower() for tag in _THINKING):
@@ -167,7 +167,7 @@ class Draft:
         return len(text) - len(said)
 
     def _open(self, skip: int) -> None:
-        """Begin with what stands behind the first `skip` characters."""
+        """Begin the answer after the first `skip` characters."""
         pieces, self._opened, self._opening = self._opened, [], None
         kept: list[tuple[str, float | None]] = []
         for text, probability in pieces:

@@ -1,4 +1,4 @@
-"""The writing of an answer, sentence by sentence: pure steps, driven by a thread or an event loop."""
+"""The writing of an answer, sentence by sentence, as steps that a thread or an event loop runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTION = (
 
 @dataclass
 class AnswerState:
-    """An answer as far as it is written."""
+    """An answer as far as it has been written."""
 
     hits: list[Hit]
     segments: list[Segment] = field(default_factory=list)
@@ -44,7 +44,7 @@ class AnswerState:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the loop goes by; `prompt` makes one of hits, the answer so far, and whether to mark what is doubtful."""
+    """The settings of a writing; `prompt` takes hits, the answer so far, and whether to mark doubtful text."""
 
     question: str
     prompt: Callable[[Sequence[Hit], str, bool], str]
@@ -55,10 +55,10 @@ class Plan:
 
 
 class AnswerWriting:
-    """One answer, written. After Jiang et al. (2023), section 3.2, with sentences as the segments.
+    """One answer being written. After Jiang et al. (2023), section 3.2, with sentences as the segments.
 
-    A prompt is answered with all that is left to write, and its sentences are taken one after another: a new one is
-    sent where a sentence was doubtful and something new was found, for only then would it say anything else.
+    The model answers a prompt with the whole rest of the text, whose sentences are taken one by one. A new prompt is
+    sent only where a sentence was doubtful and new chunks were found, as otherwise the answer would not change.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AnswerWriting:
         self._asks = True
 
     def run(self) -> Steps[None]:
-        """The steps; the outcome is in the state."""
+        """The steps; the result is in the state."""
         source = yield from self._began(self.state.hits)
         while source is not None:
             drafted = yield from source.next()
@@ -97,7 +97,7 @@ class AnswerWriting:
         return low and self._asks and self.state.retrievals < self.plan.max_retrievals
 
     def _looked_up(self, drafted: Drafted, source: _Source) -> Steps[tuple[Segment, _Source]]:
-        """The sentence written again with what was found for it, and what the rest of the answer is read from."""
+        """The sentence written again with new chunks, and the source of the rest of the answer."""
         query = yield from self._query(drafted)
         found = yield from self._found(query)
         segment = replace(drafted.segment, query=query)
@@ -107,7 +107,7 @@ class AnswerWriting:
         again = yield from self._began(hits)
         first = None if again is None else (yield from again.next())
         if again is None or not isinstance(first, Drafted):
-            self._asks = False  # a model that failed is not asked again; the draft stands
+            self._asks = False  # a failed model is not called again; the draft stands
             if again is not None:
                 nothing = FLAREError("the model did not write the doubtful sentence again")
                 self.state.failed(first if isinstance(first, Exception) else nothing)
@@ -119,7 +119,7 @@ class AnswerWriting:
         return replace(first.segment, query=query, added=added, draft=segment.text), again
 
     def _began(self, hits: Sequence[Hit]) -> Steps[_Source | None]:
-        """A writing of which the first part has come; None where the model failed, or has nothing to say."""
+        """A source whose first part has arrived; None where the model failed, or wrote nothing."""
         marks = self.signal == "marks"
         handle = yield Begin(self.plan.prompt(hits, self.state.text, marks))
         draft = Draft(self.plan.threshold, marks=marks, after=self.state.text)
@@ -139,7 +139,7 @@ class AnswerWriting:
         return source
 
     def _query(self, drafted: Drafted) -> Steps[str]:
-        """What to search for: what is sure of a sentence, where that says something, or a question of the model's."""
+        """The search query: the confident words of a sentence, if they have content, or a question of the model's."""
         sure = drafted.sure if content_words(drafted.sure) else self.plan.question
         if self.plan.formulate == "masked":
             return sure
@@ -156,7 +156,7 @@ class AnswerWriting:
         return asked[0] if asked else sure
 
     def _found(self, query: str) -> Steps[list[Hit]]:
-        """The chunks that are new; none where the search fails."""
+        """The new chunks; none where the search fails."""
         self.state.retrievals += 1
         outcome = yield SearchFor(query)
         try:
@@ -175,7 +175,7 @@ class AnswerWriting:
 
 
 class _Source:
-    """A model's writing, read by sentences."""
+    """A model's text, read by sentences."""
 
     def __init__(self, handle: Any, draft: Draft, failed: Callable[[Exception], None]) -> None:
         self.handle = handle
@@ -184,7 +184,7 @@ class _Source:
         self._ended = self._told = False
 
     def read(self) -> Steps[Any]:
-        """The next part; None at the end, or the exception that it ended with."""
+        """The next part; None at the end, or the exception that ended the text."""
         part = yield NextPart(self.handle)
         if part is None:
             self._draft.end()
@@ -197,7 +197,7 @@ class _Source:
         return part
 
     def next(self) -> Steps[Drafted | Exception | None]:
-        """The next sentence; None at the end, or the exception that the writing ended with."""
+        """The next sentence; None at the end, or the exception that ended the text."""
         while True:
             drafted = self._draft.next()
             if drafted is not None or self._ended:

@@ -1,4 +1,4 @@
-"""What the writing of an answer waits for, and who waits: a thread or an event loop."""
+"""The steps that the writing of an answer waits for, and their execution by a thread or an event loop."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _END = object()
 
 
 class Begin(NamedTuple):
-    """Have the model write; the outcome is what `NextPart` reads."""
+    """Call the model; the result is the `source` that `NextPart` reads."""
 
     prompt: str
 
 
 class NextPart(NamedTuple):
-    """The next part of what a model writes: the outcome is a `Written`, or None at its end."""
+    """Read the next part of a model's text: the result is a `Written`, or None at the end."""
 
     source: Any
 
 
 class StopReading(NamedTuple):
-    """Nobody reads on."""
+    """Stop reading a source."""
 
     source: Any
 
@@ -43,7 +43,7 @@ class SearchFor(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """Text of the answer that stays."""
+    """A final text of the answer."""
 
     text: str
 
@@ -53,14 +53,14 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 
 class SearchFunctions(NamedTuple):
-    """How to search: a function of a text, and an async one where there is one."""
+    """The search as a function of a text, and its async variant, if any."""
 
     search: Callable[[str], Any]
     asearch: Callable[[str], Awaitable[Any]] | None = None
 
 
 class Timeouts:
-    """Who writes, who searches, and how long each is waited for, in seconds; None waits."""
+    """The writer, and the timeout of its calls and of searches, in seconds; None waits."""
 
     def __init__(self, writer: Writer, timeout: float | None) -> None:
         self.writer = writer
@@ -71,14 +71,14 @@ class Timeouts:
     def call(
         self, name: str, run: Callable[[], Any], arun: Callable[[], Awaitable[Any]] | None = None
     ) -> Plan[list[Any]]:
-        """One call as a plan; its outcome, alone in a list, may be an exception."""
+        """One call as a plan; its result, which may be an exception, in a list of one."""
         breaker = self.searching if name == "flare search" else self.writing
         (outcome,) = yield (Call(name, run, arun, timeout=self.timeout, breaker=breaker),)
         return [outcome]
 
 
 def texts(steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, streams: bool) -> Iterator[str]:
-    """Take the steps in this thread; the text that stays, as it comes."""
+    """Run the steps in this thread; yields the final texts as they come."""
     opened: list[_Source] = []
 
     def taken(step: Step) -> Any:
@@ -150,7 +150,7 @@ async def atexts(
 
 
 class _Source:
-    """What a model writes, read by one worker thread after another, all in one context."""
+    """A model's text, read by successive worker threads in one context."""
 
     aread: Callable[[], Awaitable[Any]] | None = None
 
@@ -165,7 +165,7 @@ class _Source:
     def close(self) -> None:
         close = getattr(self._iterator, "close", None)
         if close is not None:
-            # A thread that was given up may still be in it.
+            # An abandoned thread may still be reading it.
             with suppress(ValueError, RuntimeError):
                 self._context.run(close)
 
@@ -174,11 +174,11 @@ class _Source:
 
 
 class _AsyncSource:
-    """What a model writes, read by one task, so that what it enters it leaves in the same context."""
+    """A model's text, read by one task, so that the iterator enters and leaves context managers in one context."""
 
     def __init__(self, iterator: AsyncIterator[Written]) -> None:
         self._iterator = iterator
-        self._parts: asyncio.Queue[Any] = asyncio.Queue()  # unbounded: what reads never waits for a reader that is gone
+        self._parts: asyncio.Queue[Any] = asyncio.Queue()  # unbounded, so that the task never waits for a reader
         self._task: asyncio.Task[None] | None = None
 
     def read(self) -> Written | None:

@@ -1,4 +1,4 @@
-"""Models that write, and how sure they are: by the probabilities of their tokens, or by what they mark as doubtful."""
+"""Writers: models with their confidence, from token probabilities or from marks around doubtful text."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from voicevault_retrievers.models.generation import CallableTextModel, Token, Wr
 
 @runtime_checkable
 class Writer(Protocol):
-    """A model that gives the probabilities of its tokens where it has them: `write(prompt)`.
+    """A model with `write(prompt)`, which returns token probabilities where it has them.
 
-    It may have an async `awrite`, a `stream` that iterates over parts of what it writes, and an async `astream` too.
+    Optional: an async `awrite`, a `stream` that iterates over the parts of a text, and an async `astream`.
     """
 
     def write(self, prompt: str) -> Written: ...
 
 
 class TextWriter:
-    """A text model as a writer; it gives no probabilities."""
+    """A text model as a writer, without probabilities."""
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
         self.awrite = self._awrite if callable(getattr(model, "acomplete", None)) else None
 
     def write(self, prompt: str) -> Written:
-        """What the model answers."""
+        """The model's answer."""
         return Written(self.model.complete(prompt))
 
     async def _awrite(self, prompt: str) -> Written:
@@ -42,7 +42,7 @@ class TextWriter:
 
 
 def as_writer(model: Any) -> Writer:
-    """A writer as it is, or one from a text model or a function from a prompt to a text; ConfigError for others."""
+    """A writer unchanged, or one for a text model or a function from a prompt to a text; ConfigError for others."""
     if isinstance(model, Writer):
         return model
     if isinstance(model, TextModel):
@@ -57,7 +57,7 @@ def as_writer(model: Any) -> Writer:
 
 
 def checked(part: Any) -> Written:
-    """What a writer gave, when it is a text."""
+    """A writer's part; RetrievalError where it has no text."""
     if not isinstance(part, Written) or not isinstance(part.text, str):
         shown = type(part.text if isinstance(part, Written) else part).__name__
         raise RetrievalError(f"a language model gives a text, not a {shown}")
@@ -65,7 +65,7 @@ def checked(part: Any) -> Written:
 
 
 def parts(writer: Any, prompt: str, *, streams: bool) -> Iterator[Written]:
-    """What a writer writes: in parts where that is wanted and it can, else at once."""
+    """The text of a writer: in parts with `streams` where it can stream, else at once."""
     if streams and callable(getattr(writer, "stream", None)):
         yield from writer.stream(prompt)
     else:
@@ -86,13 +86,13 @@ async def _whole(writer: Any, prompt: str) -> AsyncIterator[Written]:
 
 
 FARTHEST = 32
-"""Characters of a text between two tokens that may belong to none, before tokens are taken not to be of the text."""
+"""The most characters between two tokens; a token found only farther on does not belong to the text."""
 _MARKER = re.compile(r"\[\s*(?:source\s*:[^\[\]\n]*|\d[\d\s,;\u2010-\u2014-]*)\]", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 
 
 class TextSpan(NamedTuple):
-    """A part of a text, by offsets, and how probable it is; None where that is not known."""
+    """A part of a text, by offsets, with its probability; None where unknown."""
 
     start: int
     end: int
@@ -101,11 +101,11 @@ class TextSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Segment:
-    """A sentence of an answer, the spaces behind it included.
+    """A sentence of an answer, with the white space after it.
 
-    `confidence` is the least probability of its words' tokens, None where the model told none. Where that was too low,
-    `query` is what was searched for, `added` the ids of the chunks that were new, and with these `draft` is what the
-    sentence was before it was written again.
+    `confidence` is the least probability of its words' tokens, None where the model returned none. For a doubtful
+    sentence, `query` is what was searched for, `added` the ids of the new chunks, and `draft` the sentence before it
+    was written again.
     """
 
     text: str
@@ -116,9 +116,9 @@ class Segment:
 
 
 def spans_of(part: Written) -> list[tuple[str, float | None]]:
-    """The text of a part in pieces, each with its probability: pieces joined are the text.
+    """The text of a part in pieces with their probabilities; the pieces join to the text.
 
-    Tokens that are not in the text, such as the one that ends an answer, are left out.
+    Tokens outside the text, such as the one that ends an answer, are left out.
     """
     if part.tokens is None:
         return [(part.text, None)]
@@ -142,7 +142,7 @@ def _aligned(text: str, tokens: Iterable[Token]) -> Iterator[tuple[str, float | 
 
 
 class Marks:
-    """Takes the marks out of a text that comes in parts: what stands in `[[...]]` has the probability 0, all else 1.
+    """Removes the marks from a text that comes in parts: text in `[[...]]` has the probability 0, all other text 1.
 
     A mark that is not closed ends with its line.
     """
@@ -153,11 +153,11 @@ class Marks:
         self._held = ""
 
     def feed(self, text: str) -> list[tuple[str, float | None]]:
-        """The next part without its marks; a bracket at its end is held until what follows tells what it is."""
+        """The next part without its marks; a bracket at its end is held back until the next character decides."""
         return [piece for char in text for piece in self._read(char)]
 
     def end(self) -> list[tuple[str, float | None]]:
-        """What is still held."""
+        """The text still held back."""
         held, self._held = self._held, ""
         return [(held, 0.0 if self._inside else 1.0)] if held else []
 
@@ -179,13 +179,13 @@ class Marks:
 
 
 def confidence_of(text: str, spans: Sequence[TextSpan]) -> float | None:
-    """The least probability of what has a letter or a digit, but for source markers; None where none is known."""
+    """The least probability of pieces with a letter or a digit, except source markers; None where unknown."""
     known = [span.probability for span in _counted(text, spans) if span.probability is not None]
     return min(known, default=None)
 
 
 def masked(text: str, spans: Sequence[TextSpan], threshold: float) -> str:
-    """A text without its source markers and the words of which a token is less probable than the threshold.
+    """A text without its source markers and without words that have a token less probable than the threshold.
 
     The implicit query of Jiang et al. (2023), section 3.2.2, eq. 4, which leaves out tokens, not words.
     """
@@ -207,7 +207,7 @@ def _counted(text: str, spans: Sequence[TextSpan]) -> Iterator[TextSpan]:
 
 
 def _word(text: str, start: int, end: int) -> tuple[int, int]:
-    """The word around a token; in scripts that do not part words the token alone."""
+    """The word around a token; in scripts without spaces the token alone."""
     while start < end and text[start].isspace():
         start += 1
     while start > 0 and _parted(text[start]) and _parted(text[start - 1]):

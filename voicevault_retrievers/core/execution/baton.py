@@ -1,8 +1,8 @@
-"""Who computes: searches begin one after the other, first come, first served.
+"""Lets one thread compute at a time: searches take turns in the order of their arrival.
 
-Threads that run Python at the same time only pass the interpreter's lock back and forth: whoever gives it up for one
-product waits for up to 5 ms to have it back. A search that reads many rows without that lock steps `aside` for so
-long: another one begins meanwhile. Nothing but speed depends on it: who has waited `PATIENCE` goes on without.
+Threads that run Python at the same time contend for the interpreter lock: a thread that releases the lock for one
+matrix product waits for up to 5 ms to get it back. A search that reads many rows without the lock steps `aside`, so
+that another search can begin. Only speed depends on the baton: a thread that has waited `PATIENCE` goes on without.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 PATIENCE = 1.0
-"""Seconds."""
+"""The longest wait for the baton, in seconds."""
 LONG = 10_000
-"""Rows from which on a pass over all of them is long."""
+"""The number of rows from which a pass over all rows counts as long."""
 
 
 class Baton:
-    """Is passed to the thread that has waited longest; the thread that holds it may take it again.
+    """Is passed to the thread that has waited longest. The holder may take it again.
 
     Andrews (1991), "Concurrent Programming", on passing the baton.
     """
@@ -36,7 +36,7 @@ class Baton:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Wait for it, and hold it meanwhile."""
+        """Wait for the baton, and hold it within the block."""
         if getattr(self._own, "holds", False):
             yield
             return
@@ -50,9 +50,9 @@ class Baton:
 
     @contextmanager
     def aside(self, rows: int = LONG) -> Iterator[None]:
-        """Let another thread hold it meanwhile, where this one does, unless too few `rows` are read for that.
+        """Pass the baton on within the block, if this thread holds it and at least LONG `rows` are read.
 
-        This one goes on afterwards without waiting.
+        Afterwards this thread holds the baton again without waiting.
         """
         if rows < LONG or not getattr(self._own, "holds", False):
             yield
@@ -81,10 +81,10 @@ class Baton:
                 self._pass()
             raise
         if not came and self._left(mine):
-            self._computing = 1  # whoever has it for so long is not counted on any more: it may be lost
+            self._computing = 1  # the holder may be lost, so the count starts anew
 
     def _left(self, mine: threading.Lock) -> bool:
-        """Wait no more; false where it has come meanwhile."""
+        """Leave the queue. False where the baton has arrived meanwhile."""
         with self._lock:
             waits = mine in self._waiting
             if waits:

@@ -1,8 +1,8 @@
-"""Runs plans: pure generators that say what to call, driven synchronously or on an event loop.
+"""Runs plans: generators that say what to call, driven synchronously or on an event loop.
 
-What a plan yields, and what it is sent, see `calls`. Sync and async are two small drivers over the same runs, so they
-cannot disagree. Only calls leave the caller's thread, and only those that are not inline; under an event loop plans do
-too, while they only compute.
+See `plan` for what a plan yields and receives. The sync and the async driver share `Runs`, so both give the same
+result. Only calls that are not inline leave the caller's thread. Under an event loop, plans leave it too while they
+only compute.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def execute(
     spans: MutableSequence[Span] | None = None,
     observe: Observer | None = None,
 ) -> T:
-    """Run a plan to its end, in this thread and the workers'; calls left after `timeout` seconds time out.
+    """Run a plan to its end, in this thread and worker threads; calls still running after `timeout` seconds time out.
 
-    `spans` collects what was called; `observe` is told of each call and its outcome meanwhile, in this thread.
+    `spans` collects the calls. `observe` receives each call and its outcome as it ends, in this thread.
     """
     (outcome,) = _drive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
     result: T = value_of(outcome)
@@ -42,7 +42,7 @@ def execute(
 
 
 def execute_all(plans: Iterable[tuple[Plan[Any], MutableSequence[Span]]], *, timeout: float | None = None) -> list[Any]:
-    """Run plans together, each with its spans; the value of each, or the exception that it raised."""
+    """Run plans together, each with its own spans. Returns for each plan its value, or the exception that it raised."""
     return _drive(Runs([Run(plan, timeout, spans) for plan, spans in plans]), None)
 
 
@@ -67,14 +67,14 @@ def _drive(runs: Runs, observe: Observer | None) -> list[Any]:
             tell()
             if runs.done:
                 return runs.outcomes
-            if not ready.local:  # what these calls gave may have asked for more
+            if not ready.local:  # the outcomes of local calls may have queued further calls
                 _await(runs, inbox)
     finally:
         runs.close()
 
 
 def _await(runs: Runs, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
-    """Wait for the next outcome, or deadline."""
+    """Wait for the next outcome or deadline."""
     try:
         with BATON.aside():
             ticket, outcome = inbox.get(timeout=runs.patience())
@@ -91,7 +91,7 @@ async def aexecute(
     spans: MutableSequence[Span] | None = None,
     observe: AsyncObserver | None = None,
 ) -> T:
-    """`execute` on the running event loop, which is never blocked by a call that is not inline."""
+    """`execute` on the running event loop, which only inline calls block."""
     (outcome,) = await _adrive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
     result: T = value_of(outcome)
     return result
@@ -105,7 +105,7 @@ async def aexecute_all(
 
 
 async def _adrive(runs: Runs, observe: AsyncObserver | None) -> list[Any]:
-    import asyncio  # a third of this package's import time, and loaded already where there is a loop
+    import asyncio  # takes a third of the package's import time, and is loaded where a loop runs
 
     loop = asyncio.get_running_loop()
     bridge = LoopBridge(loop)
@@ -145,7 +145,7 @@ async def _adrive(runs: Runs, observe: AsyncObserver | None) -> list[Any]:
 async def _aside(
     runs: Runs, ready: Ready, loop: asyncio.AbstractEventLoop, bridge: LoopBridge, observe: AsyncObserver | None
 ) -> None:
-    """Compute in a worker thread all that can be without waiting.
+    """Run in a worker thread all calls that only compute.
 
     Context variables that plans set there are set here too.
     """
@@ -177,7 +177,7 @@ async def _aside(
 async def _arrival(
     loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[Ticket, Any] | None], patience: float | None
 ) -> tuple[Ticket, Any] | None:
-    """The next outcome; None where there is none after `patience` seconds."""
+    """The next outcome; None where none arrives within `patience` seconds."""
     alarm = None if patience is None else loop.call_later(patience, inbox.put_nowait, None)
     try:
         return await inbox.get()
@@ -192,9 +192,9 @@ def _in_one_thread(
     deliver: Callable[[tuple[Ticket, Any]], None],
     bridge: LoopBridge,
 ) -> None:
-    """Make calls, by groups of what can be made at once, in one worker thread, one group after the other.
+    """Make calls in one worker thread, one group after the other; a group is made at once.
 
-    Those not yet begun when nobody waits any more never are.
+    Groups that have not begun when all their callers have given up are never made.
     """
     if not tickets:
         return
@@ -218,7 +218,7 @@ def _in_one_thread(
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[[Any], object], value: Any) -> None:
-    """Have the loop call a function; where it has closed nobody waits for a late answer."""
+    """Have the loop call a function. Does nothing where the loop has closed, as nobody waits for the outcome."""
     try:
         loop.call_soon_threadsafe(function, value)
     except RuntimeError:

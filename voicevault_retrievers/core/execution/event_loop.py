@@ -1,4 +1,4 @@
-"""Awaiting a coroutine on the event loop of a search from one of the search's worker threads."""
+"""Awaits coroutines on a search's event loop from one of the search's worker threads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class LoopBridge:
-    """Lets the worker threads of one async run await coroutines on its event loop, which is free meanwhile.
+    """Lets the worker threads of one async run await coroutines on its event loop, which is not blocked meanwhile.
 
-    At the end of the run the coroutines that are still awaited are cancelled.
+    When the run ends, coroutines that are still awaited are cancelled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -33,7 +33,7 @@ class LoopBridge:
         self._lock = Mutex()
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call a function in a worker thread; what it calls there finds this bridge."""
+        """Call a function in a worker thread, with this bridge as the current one."""
         token = _bridge.set(self)
         try:
             return function()
@@ -41,8 +41,8 @@ class LoopBridge:
             _bridge.reset(token)
 
     def wait(self, coroutine: Callable[[], Awaitable[T]]) -> T:
-        """The value of a coroutine that is awaited on the loop; raises its error."""
-        import asyncio  # loaded already where there is a loop
+        """Await a coroutine on the loop, and return its value or raise its error."""
+        import asyncio  # already loaded where a loop runs
 
         with self._lock:
             if self._closed:
@@ -57,7 +57,7 @@ class LoopBridge:
                 self._pending.discard(future)
 
     def close(self) -> None:
-        """Cancel what is still awaited."""
+        """Cancel the coroutines that are still awaited."""
         with self._lock:
             self._closed, left = True, tuple(self._pending)
         for future in left:
@@ -68,10 +68,10 @@ _bridge: ContextVar[LoopBridge | None] = ContextVar("voicevault_loop_bridge", de
 
 
 def call_or_await(function: Callable[[], T], coroutine: Callable[[], Awaitable[T]] | None, *, waits: bool = True) -> T:
-    """The value of a function, or of the coroutine that stands for it where an async search calls from a worker thread.
+    """The value of a function, or of its coroutine where an async search calls from a worker thread.
 
-    `coroutine` is None where a part has no async call of its own. One that never waits (`waits` false) would compute
-    on the event loop: the function is called in its place, and the coroutine is awaited only where the function raises
+    `coroutine` is None where there is no async version. A coroutine that never waits (`waits` false) would compute on
+    the event loop, so the function is called instead; the coroutine is awaited only where the function raises
     NotImplementedError.
     """
     bridge = _bridge.get()
@@ -87,13 +87,13 @@ def call_or_await(function: Callable[[], T], coroutine: Callable[[], Awaitable[T
 
 @lru_cache(maxsize=1024)
 def waits(function: Callable[..., Any]) -> bool:
-    """Whether the code of a coroutine function awaits something; one that never does computes on the event loop."""
+    """Whether the code of a coroutine function awaits anything; otherwise it would compute on the event loop."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and any(step.opname in _AWAITING for step in dis.get_instructions(code))
 
 
 def overrides(part: object, base: type, method: str) -> bool:
-    """Whether the class of a part has a method of its own: a framework's async base runs the sync one in threads."""
+    """Whether an object's class overrides a method of `base`. A base's async method runs the sync one in threads."""
     return getattr(type(part), method) is not getattr(base, method)
 
 
@@ -101,6 +101,6 @@ _AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT"})
 
 
 async def _alone(coroutine: Callable[[], Awaitable[T]]) -> T:
-    """Await a coroutine outside the bridge: what it calls on the loop's own thread must not wait for the loop."""
+    """Await a coroutine without the bridge: code on the loop's own thread must not wait for the loop."""
     _bridge.set(None)
     return await coroutine()

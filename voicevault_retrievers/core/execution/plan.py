@@ -1,7 +1,7 @@
-"""What plans are made of: calls, the circuit breakers that they share, and the spans that say how they went.
+"""The parts of plans: calls, the circuit breakers that calls share, and spans, which record how calls went.
 
-A plan is a generator that yields a tuple of steps, each a `Call` or another plan, and is sent a list with the outcome
-of each: its value, or the exception it raised.
+A plan is a generator that yields a tuple of steps, each a `Call` or another plan, and receives a list with the outcome
+of each step: its value, or the exception it raised.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_ABANDONED = 4
 
 
 class CircuitBreaker:
-    """What the calls of one channel or stage share: a deadline within a run, and a count of abandoned calls.
+    """State that the calls of one channel or stage share: a deadline within a run, and the count of abandoned calls.
 
-    With `MAX_ABANDONED` abandoned calls still running it is open: the next call fails at once.
+    While `MAX_ABANDONED` abandoned calls are still running, the breaker is open: the next call fails at once.
     """
 
     def __init__(self) -> None:
@@ -43,21 +43,21 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A function to run in a worker thread; where `inline` in the one that its plan runs in.
+    """A function to run in a worker thread or, where `inline`, in the thread of its plan.
 
-    Where `at_home` too, that is the driver's own: an async driver lets plans go on in a worker thread while they only
-    compute, and whoever hears of a search by a framework's events hears of it on the event loop.
+    With `at_home` too, the function runs in the driver's own thread: an async driver moves plans that only compute to a
+    worker thread, but observers of a framework's events are told on the event loop.
 
-    One that is `local` waits for nothing remote. Without a deadline the sync driver runs it in the caller's thread, and
-    the async driver runs all that are ready at once in one worker thread, one after the other. Where they do nothing
-    but compute (`computes`) it goes on there with the plan, and no more run at a time than there are cores.
+    A `local` call waits for nothing remote. Without a deadline, the sync driver runs it in the caller's thread, and the
+    async driver runs all local calls that are ready in one worker thread, one after the other. Where these calls only
+    compute (`computes`), their plan goes on in that thread, and at most as many run at a time as there are cores.
 
-    `timeout` is in seconds from the first call of the `breaker` in a run, so a repeated ask gets what is left; without
-    one, from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where there
-    is one. `texts` and `k` say in traces what is asked.
+    `timeout` is in seconds from the first call of the `breaker` in a run, so a repeated request gets the rest; without
+    a breaker, from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where
+    there is one. `texts` and `k` describe the request in traces.
 
-    Calls of one breaker can be made at once where they have `each`: it is given the `argument` of all, and gives what
-    the function of each would.
+    `each` makes several calls of one breaker at once: it takes the `argument` of each call, and returns the list of
+    what their functions would return.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Call:
     argument: Any = None
 
     def run(self) -> Any:
-        """Call the function, within a span where the application records them."""
+        """Call the function, within a span where the application records spans."""
         span = recorded(self)
         if span is None:
             return self.function()
@@ -87,7 +87,7 @@ class Call:
             return value
 
     async def arun(self) -> Any:
-        """Await the coroutine, as `run` calls the function."""
+        """Await the coroutine, within a span like `run`."""
         if self.coroutine is None:
             return self.run()
         span = recorded(self)
@@ -101,9 +101,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Span:
-    """One call of a run: how long it took in seconds, the error it ended with, and what was asked.
+    """One call of a run: its duration in seconds, the error it ended with, and what was requested.
 
-    `query` is what a rewriter made of the query, `started` when it began, in seconds from the run's beginning.
+    `query` is the rewritten query of a rewriter's call. `started` is in seconds from the beginning of the run.
     """
 
     name: str
@@ -117,16 +117,16 @@ class Span:
 
 
 FEW = 32
-"""So many documents are converted where they are asked for; more would hold an event loop up."""
+"""The most documents that are converted in the thread that asks; more would block an event loop."""
 
 
 def converting(function: Callable[[], T], count: int) -> Plan[T]:
-    """A conversion of `count` documents, which an event loop does not make where they are many."""
+    """A conversion of `count` documents; many documents are converted outside the event loop."""
     return in_thread("convert", function, inline=count <= FEW)
 
 
 def in_thread(name: str, function: Callable[[], T], *, inline: bool = False) -> Plan[T]:
-    """A call that an event loop must not wait for, unless it is short (`inline`)."""
+    """The value of a function that runs outside the event loop, unless it is short (`inline`)."""
     (outcome,) = yield (Call(name, function, inline=inline),)
     returned: T = value_of(outcome)
     return returned
@@ -137,12 +137,12 @@ AsyncObserver: TypeAlias = Callable[[Span, Any], Awaitable[None]]
 
 
 def answered(spans: Iterable[Span]) -> tuple[str, ...]:
-    """The names of the channels that answered, in order."""
+    """The names of the channels that answered, sorted."""
     return tuple(sorted({span.name for span in spans if span.kind == "channel" and span.error is None}))
 
 
 def timings(spans: Iterable[Span]) -> dict[str, float]:
-    """The seconds of all calls of each name."""
+    """The total seconds of the calls of each name."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for span in spans:
         seconds[span.name] += span.seconds
@@ -157,15 +157,15 @@ def value_of(outcome: T | Exception) -> T:
 
 
 def outcome_of(function: Callable[[], Any]) -> Any:
-    """What a function gives, or the exception that it raises."""
+    """The value of a function, or the exception that it raises."""
     try:
         return function()
-    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides what it means
+    except Exception as error:  # noqa: BLE001 - an outcome: the plan decides how to handle it
         return error
 
 
 async def aoutcome_of(awaitable: Awaitable[Any]) -> Any:
-    """`outcome_of` for what is awaited."""
+    """`outcome_of` for an awaitable."""
     try:
         return await awaitable
     except Exception as error:  # noqa: BLE001 - as in `outcome_of`

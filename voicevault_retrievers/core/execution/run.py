@@ -1,6 +1,6 @@
-"""Runs of plans: which calls are to be made now, by when they must have ended, and what comes of them.
+"""Runs of plans: which calls are to be made now, their deadlines, and where their outcomes go.
 
-How calls are made and awaited is the part of the drivers, see `execute`.
+The drivers make and await the calls, see `driver`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import asyncio
 
 _group: ContextVar[Hashable] = ContextVar("voicevault_group", default=None)
-"""That of the call whose coroutine runs."""
+"""The worker group of the call whose coroutine is running."""
 
 LONGEST_WAIT = 3600.0
-"""Seconds after which a driver looks again; a lock cannot wait for any length."""
+"""The longest wait of a driver in seconds; a lock cannot wait for any length."""
 ABREAST = 4
-"""Of many runs so many may wait for something at a time: a deadline is not to pass because of the others."""
+"""The most runs that wait for remote calls at a time: waiting behind other runs would use up a call's deadline."""
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A started call of a run: who gets its outcome, by when."""
+    """A started call of a run, with its deadline and the receivers of its outcome."""
 
     run: Run
     call: Call
@@ -44,13 +44,13 @@ class Ticket:
     began: float
     deadline: float
     abandon: Callable[[], None] = lambda: None
-    """At its deadline: what runs on counts against its breaker."""
+    """Called at the deadline. A call that keeps running counts against its breaker."""
     drop: Callable[[], None] = lambda: None
-    """When nobody wants the outcome any more: what runs may end."""
+    """Called when the outcome is no longer wanted. The call may be ended."""
 
     @property
     def local(self) -> bool:
-        """Whether it waits for nothing, and nothing for it by a time."""
+        """Whether the call waits for nothing remote, has no coroutine, and has no deadline."""
         return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
 
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
@@ -64,11 +64,11 @@ class Ticket:
                 breaker.count(-1)
 
         self.abandon = abandon
-        # Nobody waits any more: what hangs in its place would keep others from theirs.
+        # Frees the worker of a call whose run has ended, which may hang.
         self.drop = lambda: ignore(WORKERS.abandon(task, release=lambda: None))
 
     def _group(self) -> Hashable:
-        """Whose share of the worker threads it has: its breaker's, that of the call that it is part of, its name's."""
+        """The worker group of the call: its breaker, else the enclosing call's group, else its name."""
         return self.call.breaker or _group.get() or self.call.name
 
     def on_loop(self, loop: asyncio.AbstractEventLoop, inbox: asyncio.Queue[tuple[Ticket, Any] | None]) -> None:
@@ -77,7 +77,7 @@ class Ticket:
             outcome: Any
             try:
                 outcome = await self.call.arun()
-            except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises what is no Exception
+            except BaseException as error:  # noqa: BLE001 - an outcome; `finish` raises a BaseException
                 outcome = error
             inbox.put_nowait((self, outcome))
 
@@ -90,19 +90,19 @@ class Ticket:
 
 
 class Ready(NamedTuple):
-    """Calls to be made: those that wait for nothing, and the others."""
+    """Calls to be made: the local ones, and the others."""
 
     local: list[Ticket]
     others: list[Ticket]
 
     @property
     def computes(self) -> bool:
-        """Whether they do nothing but compute."""
+        """Whether all calls only compute."""
         return bool(self.local) and not self.others and all(ticket.call.computes for ticket in self.local)
 
 
 class Runs:
-    """Runs that are made together: calls that can be made at once are."""
+    """Runs that are driven together, so that calls of the same breaker can be made at once."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -132,7 +132,7 @@ class Runs:
         return ready
 
     def together(self, tickets: Sequence[Ticket]) -> Iterable[Sequence[Ticket]]:
-        """Tickets whose calls can be made at once: of several searches, the calls of one channel."""
+        """Groups of tickets whose calls can be made at once: over several searches, the calls of one channel."""
         if len(self._runs) == 1:
             return [(ticket,) for ticket in tickets]
         groups: defaultdict[Hashable, list[Ticket]] = defaultdict(list)
@@ -141,9 +141,9 @@ class Runs:
         return groups.values()
 
     def compute(self, ready: Ready, watch: Callable[[], None] | None = None) -> None:
-        """Make calls that only compute, and those that they lead to, in this thread, until others are to be made.
+        """Make calls that only compute, and the calls that follow, in this thread, until other calls are to be made.
 
-        `watch` is called as soon as some have ended. Meanwhile nobody else touches the runs but to close them, and then
+        `watch` is called after each round. Meanwhile no other thread may touch the runs but to close them, after which
         no further call is made.
         """
         with self._lock:
@@ -167,7 +167,7 @@ class Runs:
                 self._shut()
 
     def waits_for_nothing_but(self, ready: Ready) -> bool:
-        """Whether no other call has been made that has not ended."""
+        """Whether the given calls are the only ones that have not ended."""
         return sum(len(run.pending) for run in self._runs) == len(ready.local) + len(ready.others)
 
     def patience(self) -> float | None:
@@ -184,11 +184,11 @@ class Runs:
                 run.finish(ticket, _late(ticket))
 
     def news(self) -> list[tuple[Span, Any]]:
-        """The calls that ended since this was asked last, with their outcomes."""
+        """The calls that have ended since the last request for news, with their outcomes."""
         return [one for run in self._runs for one in run.news()]
 
     def close(self) -> None:
-        """Drop what still runs and close the generators, the latest first: once nothing is computed any more."""
+        """Drop pending calls and close the generators, the latest first, once `compute` has ended."""
         with self._lock:
             self._closed = True
             if self._computing:
@@ -201,7 +201,7 @@ class Runs:
 
 
 class Run:
-    """Advances generators and keeps the deadlines; how calls are made and awaited is the drivers' part."""
+    """Advances the generators of a plan and keeps the deadlines. The drivers make and await the calls."""
 
     def __init__(
         self, plan: Plan[Any], timeout: float | None, spans: MutableSequence[Span] | None, *, watched: bool = False
@@ -222,11 +222,11 @@ class Run:
 
     @property
     def asks_others(self) -> bool:
-        """Whether a call is to be made that may wait for something."""
+        """Whether a queued call may wait for something."""
         return any(not (call.local or call.inline) for call, _ in self._queued)
 
     def start(self, *, at_home: bool) -> Iterator[Ticket]:
-        """The calls to be made now; inline, repeated, late and refused ones are dealt with here."""
+        """Yield the calls to be made now. Inline, repeated, late and refused calls are settled here."""
         kept: list[tuple[Call, Callable[[Any], None]]] = []
         while self._queued:
             call, deliver = self._queued.pop(0)
@@ -246,11 +246,11 @@ class Run:
         self._queued = kept
 
     def finish(self, ticket: Ticket, outcome: Any) -> None:
-        """Hand an outcome to the plans that wait for it; the outcome of an abandoned call is dropped."""
+        """Deliver an outcome to the plans that wait for it. The outcome of an abandoned call is dropped."""
         if ticket not in self.pending:
             return
         del self.pending[ticket]
-        if _is_cancelled(outcome):  # of the call's own doing: the search was not cancelled
+        if _is_cancelled(outcome):  # the call cancelled itself; the search goes on
             outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
             raise outcome
@@ -263,7 +263,7 @@ class Run:
             deliver(outcome)
 
     def news(self) -> list[tuple[Span, Any]]:
-        """The calls that ended since this was asked last, with their outcomes."""
+        """The calls that have ended since the last request for news, with their outcomes."""
         latest, self._news = self._news or [], []
         return latest
 
@@ -280,7 +280,7 @@ class Run:
             self._news.append((span, outcome))
 
     def shut(self) -> None:
-        """Drop what still runs and close the generators, the latest first."""
+        """Drop pending calls and close the generators, the latest first."""
         for ticket in self.pending:
             ticket.drop()
         self.pending.clear()
@@ -318,7 +318,7 @@ class Run:
         except StopIteration as stop:
             self._plans.remove(plan)
             deliver(stop.value)
-        except Exception as error:  # noqa: BLE001 - an outcome: the plan above decides what it means
+        except Exception as error:  # noqa: BLE001 - an outcome: the parent plan decides how to handle it
             self._plans.remove(plan)
             deliver(error)
         else:
@@ -347,7 +347,7 @@ class Run:
 
 
 def ignore(value: object) -> None:
-    """An outcome that nobody wants."""
+    """Ignore an outcome."""
 
 
 def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
@@ -355,13 +355,13 @@ def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None
 
 
 def finish(tickets: Sequence[Ticket]) -> None:
-    """Make calls that can be made at once, and hand over what they gave."""
+    """Make calls that can be made at once, and deliver their outcomes."""
     for ticket, outcome in zip(tickets, outcomes_of(tickets), strict=True):
         ticket.run.finish(ticket, outcome)
 
 
 def outcomes_of(tickets: Sequence[Ticket]) -> Sequence[Any]:
-    """What calls that can be made at once give; where that fails for all of them, each is made alone."""
+    """The outcomes of calls that can be made at once. Where the joint call fails, each call is made alone."""
     each = tickets[0].call.each
     outcomes: Any = None
     if each is not None and len(tickets) > 1:
@@ -373,7 +373,7 @@ def outcomes_of(tickets: Sequence[Ticket]) -> Sequence[Any]:
 
 
 def _is_cancelled(outcome: Any) -> bool:
-    # Where asyncio has not been imported, or is being imported by another thread, nothing was cancelled.
+    # Without asyncio loaded, or while another thread imports it, nothing can have been cancelled.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
     return isinstance(outcome, cancelled)
 

@@ -1,7 +1,7 @@
-"""What is asked of a server or a store, as steps that a synchronous and an asynchronous client take alike.
+"""Requests to a server or store as steps, which a synchronous and an asynchronous client share.
 
-A generator yields what is to be asked, or a `Compute`, and is sent the answer, or thrown the error; what it returns is
-the result. So each operation is written once.
+A generator yields a request or a `Compute`, receives the answer or has the error thrown into it, and returns the
+result. So each operation is written once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """What is computed here, such as vectors of texts: an event loop has it done in a worker thread."""
+    """A local computation, such as embedding texts; an event loop runs it in a worker thread."""
 
     function: Callable[[], Any]
 
 
 def asking(function: Callable[[], T]) -> Steps[T]:
-    """One step: a function that the client calls."""
+    """A single step: a function that the client calls."""
     result: T = yield function
     return result
 
 
 def run(steps: Steps[T], ask: Callable[[Any], Any]) -> T:
-    """Take the steps, asking with `ask`; steps that are broken off are closed."""
+    """Run the steps, answering each request with `ask`. The generator is closed when the run ends early."""
     outcome: Any = None
     with closing(steps):
         while True:
@@ -60,7 +60,7 @@ async def arun(steps: Steps[T], ask: Callable[[Any], Awaitable[Any]]) -> T:
 
 
 def _resumed(steps: Steps[Any], outcome: Any) -> Any:
-    """What is to be asked next; the steps get an error where they asked, and raise one that they do not expect."""
+    """The next request. Throws an outcome that is an error into the steps, which raise it unless they handle it."""
     return steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
 
 
@@ -69,5 +69,5 @@ async def _answer(asked: Any, ask: Callable[[Any], Awaitable[Any]]) -> Any:
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """What a function returns that an event loop must not wait for."""
+    """The value of a function that runs outside the event loop."""
     return await aexecute(plan.in_thread("engine", function))

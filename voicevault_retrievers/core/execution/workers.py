@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 MAX_THREADS = 64
 RESERVED = 4
-"""Threads that each group of calls has where all others are taken, so that what hangs elsewhere does not stop it."""
+"""The threads reserved for each group of calls, so that hanging calls of other groups do not stop it."""
 IDLE_SECONDS = 30.0
 
 _inside: ContextVar[bool] = ContextVar("voicevault_inside_worker", default=False)
@@ -24,7 +24,7 @@ _inside: ContextVar[bool] = ContextVar("voicevault_inside_worker", default=False
 
 @dataclass(eq=False)
 class Task:
-    """One call handed to a worker."""
+    """One call that a worker runs."""
 
     function: Callable[[], Any]
     done: Callable[[Any], None]
@@ -37,10 +37,10 @@ class Task:
     context: Any = field(default_factory=copy_context)
 
     def execute(self) -> None:
-        """Run in the caller's context and hand over the value, or the exception."""
+        """Run in the caller's context, and deliver the value or the exception."""
         try:
             value = self.context.run(self._inside)
-        except BaseException as error:  # noqa: BLE001 - handed to the driver, which raises it in the caller's thread
+        except BaseException as error:  # noqa: BLE001 - delivered to the driver, which raises it in the caller's thread
             value = error
         self.done(value)
 
@@ -50,9 +50,9 @@ class Task:
 
 
 class Workers:
-    """At most `limit` threads, not counting abandoned ones, those of calls made from inside a call, and reserved ones.
+    """A pool of at most `limit` threads, plus those of abandoned calls, nested calls and reservations.
 
-    Calls of a group (a channel, a stage) that find all threads taken get up to `reserved` more.
+    Where all threads are busy, each group of calls (a channel, a stage) may use up to `reserved` more.
     """
 
     def __init__(self, limit: int = MAX_THREADS, reserved: int = RESERVED) -> None:
@@ -70,7 +70,7 @@ class Workers:
     def submit(self, function: Callable[[], Any], done: Callable[[Any], None], group: Hashable = None) -> Task:
         """Run `function` soon and call `done` with its value or exception.
 
-        `done` is called even for an abandoned task: dropping a late answer is the receiver's part.
+        `done` is called even for an abandoned task; the receiver drops a late outcome.
         """
         task = Task(function, done, nested=_inside.get(), group=group)
         with self._changed:
@@ -87,9 +87,9 @@ class Workers:
         return task
 
     def abandon(self, task: Task, release: Callable[[], None]) -> bool:
-        """Stop counting on a task; true when it runs on all the same, and then `release` is called at its end.
+        """Abandon a task. True where the task keeps running; `release` is then called when it ends.
 
-        One not yet started never starts; a running one frees its place.
+        A task that has not started never starts; a running task frees its place in the pool.
         """
         with self._changed:
             if task.state == "running" and not task.abandoned:
@@ -104,14 +104,14 @@ class Workers:
         return False
 
     def drop(self, task: Task) -> None:
-        """See that a task not yet started never starts; a running one ends in its place."""
+        """Cancel a task that has not started. A running task keeps its place in the pool."""
         with self._changed:
             if task.state == "waiting":
                 self._waiting.remove(task)
                 task.state = "ended"
 
     def _staff(self) -> None:
-        """See that somebody takes what waits (the lock is held)."""
+        """Ensure that a thread takes the waiting tasks. Requires the lock."""
         if self._idle >= len(self._waiting):
             self._changed.notify(len(self._waiting))
         elif self._counted < self.limit:
@@ -121,7 +121,7 @@ class Workers:
             self._thread(task)
 
     def _reserve(self) -> Task | None:
-        """The first task that waits of a group with fewer than `reserved` running, taken (the lock is held)."""
+        """Take the first waiting task of a group with fewer than `reserved` running tasks. Requires the lock."""
         task = self._entitled()
         if task is not None:
             task.reserved = True
@@ -137,7 +137,7 @@ class Workers:
         self._running[task.group] += 1
 
     def _left(self, task: Task) -> None:
-        """Note that a task of a group runs no more, or is not counted on (the lock is held)."""
+        """Record that a task of a group has ended or was abandoned. Requires the lock."""
         self._running[task.group] -= 1
         if not self._running[task.group]:
             del self._running[task.group]
@@ -146,7 +146,7 @@ class Workers:
         threading.Thread(target=self._work, args=(first,), name="voicevault-worker", daemon=True).start()
 
     def _work(self, first: Task | None) -> None:
-        """Run one nested task, reserved ones as long as there are any, or whatever comes until nothing comes."""
+        """Run one nested task, or reserved tasks while there are any, or any tasks until the thread idles too long."""
         if first is not None:
             while first is not None:
                 self._run(first)
@@ -157,7 +157,7 @@ class Workers:
             self._run(task)
             if task.abandoned:
                 return
-            del task  # or an idle worker would keep what it gave
+            del task  # an idle worker would keep the task's outcome alive
 
     def _run(self, task: Task) -> None:
         task.execute()
@@ -182,7 +182,7 @@ class Workers:
 
 WORKERS = Workers()
 COMPUTING = Workers(limit=os.cpu_count() or 1, reserved=0)
-"""For calls that do nothing but compute: more threads than cores would only keep an event loop from its turn."""
+"""Workers for calls that only compute. More threads than cores would delay the event loop."""
 if hasattr(os, "register_at_fork"):
     for workers in (WORKERS, COMPUTING):
         os.register_at_fork(after_in_child=workers._reset)

@@ -1,4 +1,4 @@
-"""Chroma: a collection of vectors, and an engine."""
+"""Chroma: a collection as a vector index, and as an engine."""
 
 from voicevault_retrievers.engines.chroma.engine import ChromaEngine, at
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY, ChromaVectors

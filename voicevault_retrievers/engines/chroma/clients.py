@@ -1,4 +1,4 @@
-"""What is asked of a Chroma, over HTTP or in this process: one vocabulary for both."""
+"""Requests to a Chroma over HTTP or in this process, in one form for both."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
 
 SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 400, "max_neighbors": 32}}
-"""How a new collection compares vectors. Chroma's own numbers (100, 100, 16) miss more near ones."""
+"""The index settings of a new collection. Chroma's defaults (100, 100, 16) miss more near neighbours."""
 
 
 class ChromaRequest(NamedTuple):
     """One request: `find`, `create`, `mark` or `drop` a collection by name, or one of `OPERATIONS` on its `key`.
 
-    `find` gives a `CollectionState` or None; `drop` says whether there was one.
+    `find` returns a `CollectionState` or None; `drop` returns whether there was a collection.
     """
 
     operation: str
@@ -32,7 +32,7 @@ class ChromaRequest(NamedTuple):
 
 
 class CollectionState(NamedTuple):
-    """A collection as it is now: its id, what a request names it by, and its metadata."""
+    """A collection as it is now: its id, the key that requests name it by, and its metadata."""
 
     id: str
     key: Any
@@ -47,11 +47,11 @@ class GoneError(SearchNotAvailableError):
 
 
 class HttpChroma:
-    """A Chroma server by its REST interface (v2), with a client for threads and one for each event loop.
+    """A Chroma server through its REST interface (v2), with one client for threads and one for each event loop.
 
-    Chroma's own clients wait without end, ask the server while they are made, and share one session between all servers
-    of an event loop, with what it sends to the first of them. `timeout` is in seconds, for connecting and for each
-    answer; None waits.
+    Chroma's own clients have no timeout, send a request when they are created, and share one session, with the first
+    server's headers, between all servers of an event loop. `timeout` is in seconds, for connecting and for each answer;
+    None waits.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HttpChroma:
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
     def ask(self, ask: ChromaRequest) -> Any:
-        """The answer."""
+        """The answer to a request."""
         self._prepare()
         with self._mutex:
             if self._client is None:
@@ -114,18 +114,18 @@ class HttpChroma:
             await client.aclose()
 
     def _prepare(self) -> None:
-        """Load the client's modules and the certificates, once: an event loop is not to wait for that.
+        """Load the client's modules and the certificates, once, so that no event loop waits for them.
 
-        Without TLS there is nothing to verify, and the certificates would take most of the time of a first request.
+        Without TLS the certificates are not needed, and loading them would take most of the time of a first request.
         """
         with self._preparing:
             if self._verify is None:
-                require("httpcore", extra="chroma")  # which httpx loads when a client is made
+                require("httpcore", extra="chroma")  # httpx imports it when a client is created
                 httpx = require("httpx", extra="chroma")
                 self._verify = False if self.url.startswith("http:") else httpx.create_ssl_context()
 
     def _line(self, ask: ChromaRequest) -> tuple[str, str]:
-        """The method and the address of a request."""
+        """The method and the URL of a request."""
         by_name = f"{self._collections}/{_part(ask.name)}"
         own = f"{self._collections}/{ask.key}"
         if ask.operation in OPERATIONS:
@@ -184,9 +184,9 @@ class LocalChroma:
         self._client: Any = None
 
     def ask(self, ask: ChromaRequest) -> Any:
-        """The answer."""
+        """The answer to a request."""
         if ask.operation == "find" and not (self.folder / "chroma.sqlite3").is_file():
-            return None  # and none is made
+            return None  # do not create the folder
         try:
             return self._asked(ask)
         except SearchError:
@@ -199,14 +199,14 @@ class LocalChroma:
         return await in_thread(partial(self.ask, ask))
 
     def close(self) -> None:
-        """Close the folder; it is open as long as another client of this process has it open."""
+        """Close the folder; it stays open while another client of this process has it open."""
         with _opening:
             client, self._client = self._client, None
             if client is not None:
                 client.close()
 
     async def aclose(self) -> None:
-        """Nothing: there are no connections of an event loop."""
+        """Does nothing: there are no connections of an event loop."""
 
     def _asked(self, ask: ChromaRequest) -> Any:
         if ask.operation in OPERATIONS:
@@ -255,7 +255,7 @@ class LocalChroma:
 
 
 _opening = Mutex()
-"""Chroma shares what is open of a folder among a process's clients, and loses count where two open it at once."""
+"""Chroma shares an open folder among a process's clients, and miscounts them where two open it at once."""
 
 
 def _body(ask: ChromaRequest) -> Mapping[str, Any] | None:
@@ -267,7 +267,7 @@ def _body(ask: ChromaRequest) -> Mapping[str, Any] | None:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is None: Chroma's own client tells that from what is not given."""
+    """The options without None, which Chroma's own client treats differently from an omitted option."""
     return {key: value for key, value in options.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""A collection of Chroma as it is made, written and read."""
+"""Creation, writes and reads of a Chroma collection."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ from voicevault_retrievers.engines.server import Record, Stored, WriteCounts
 
 RECIPE, STATE, OPEN = "voicevault_recipe", "voicevault_state", "voicevault_open"
 CHUNKS, LENGTH = "voicevault_chunks", "voicevault_length"
-"""What the collection's own metadata have: how it was made; a name for what it holds, another after each write;
-whether a write is under way; how many chunks have been written in all, and how many terms."""
+"""Keys of the collection's metadata: how it was made; an id of its content, changed by each write; whether a write is
+under way; how many chunks have been written in all, and how many terms.
+"""
 
 PARENTS = ".voicevault.parents"
-"""What the collection of the parents has behind the name."""
+"""The suffix of the name of the parents' collection."""
 
 PAGE = 1000
 
 
 class ChromaCollection(Engine):
-    """What `ChromaEngine` is but for its searches."""
+    """The part of `ChromaEngine` other than its searches."""
 
     _client: HttpChroma | LocalChroma
 
@@ -80,11 +81,10 @@ class ChromaCollection(Engine):
         yield ChromaRequest("drop", self.name)
 
     def _here(self, create: bool = False, same: bool = False) -> Steps[CollectionState | None]:
-        """The collection as it is now; `create` makes it again, as it was, where it is gone.
+        """The collection as it is now; with `create`, a missing one is created again with the known recipe.
 
-        Where another, made in another way, has taken its place, that one's recipe is known from then on. Raises
-        GoneError there where it is to be the `same`, for a vector is asked of it that another embedder made, or where
-        it is to be written to.
+        Where another collection with another recipe has replaced it, the new recipe is loaded. Then raises GoneError
+        with `create`, and with `same`, for a request with a vector of the old collection's embedder.
         """
         known = self._recipe
         place: CollectionState | None = yield ChromaRequest("find", self.name)
@@ -106,7 +106,7 @@ class ChromaCollection(Engine):
     def _upserting(self, chunks: Any, vectors: Any, parents: Any, progress: Any) -> Steps[WriteCounts]:
         written = yield from super()._upserting(chunks, vectors, parents, progress)
         place: CollectionState | None = None if self._recipe is None else (yield ChromaRequest("find", self.name))
-        if place is not None and place.metadata.get(OPEN):  # left so by a writer that was killed
+        if place is not None and place.metadata.get(OPEN):  # left open by a writer that was killed
             yield _marked(place, self.name, open=False)
         return written
 
@@ -146,7 +146,7 @@ class ChromaCollection(Engine):
             yield from self._write_lost(parents)
 
     def _write_lost(self, parents: Sequence[Chunk]) -> Steps[None]:
-        """Those that another client removed before the chunks that name them were here."""
+        """Write again the parents that another client removed before the chunks that name them were written."""
         place: CollectionState | None = yield ChromaRequest("find", self.name + PARENTS)
         got = None if place is None else (yield from self._rows(place, [parent.id for parent in parents], []))
         held = set(map(id_of, got["ids"])) if got else set[str]()
@@ -184,7 +184,7 @@ class ChromaCollection(Engine):
         return len(got["ids"])
 
     def _remove_parents(self, place: CollectionState, keys: Set[str]) -> Steps[None]:
-        """Those that no chunk names; what another client's chunk has come to name meanwhile is put back."""
+        """Remove parents that no chunk names; restore those that another client's chunk has come to name meanwhile."""
         held: CollectionState | None = (yield ChromaRequest("find", self.name + PARENTS)) if keys else None
         if held is None:
             return
@@ -201,7 +201,7 @@ class ChromaCollection(Engine):
                 yield ChromaRequest("add", beside, held.key, {**back, "embeddings": [list(NO_VECTOR)] * len(again)})
 
     def _named(self, place: CollectionState, keys: Sequence[str]) -> Steps[Set[str]]:
-        """Those of the parents' keys that chunks name."""
+        """The given keys of parents that chunks name."""
         found: Set[str] = set()
         for start in range(0, len(keys), MAX_CONDITIONS):
             where = {PARENT_KEY: {"$in": list(keys[start : start + MAX_CONDITIONS])}}
@@ -249,7 +249,7 @@ class ChromaCollection(Engine):
         return dict(zip(map(id_of, got["ids"]), rows, strict=True))
 
     def _rows(self, place: CollectionState, ids: Sequence[str], include: Sequence[str]) -> Steps[Any]:
-        """The rows of given chunks that are here, of each what is named."""
+        """The fields `include` of the given chunks that exist."""
         wanted = list(dict.fromkeys(map(key_of, ids)))
         found: dict[str, list[Any]] = {name: [] for name in ("ids", *include)}
         for start in range(0, len(wanted), PAGE):
@@ -264,14 +264,14 @@ class ChromaCollection(Engine):
 
 
 def replaced(name: str) -> GoneError:
-    """What is raised where a collection is another now, made in another way."""
+    """The error for a collection that has been replaced by one with another recipe."""
     return GoneError(f"the collection {name!r} has been replaced by another meanwhile: ask again")
 
 
 def _marked(
     place: CollectionState, name: str, *, open: bool, chunks: int | None = None, length: int | None = None
 ) -> ChromaRequest:
-    """The collection's metadata with another name for what it holds."""
+    """The request that marks the collection's content as changed."""
     said = {CHUNKS: chunks, LENGTH: length}
     own = {**place.metadata, **{key: value for key, value in said.items() if value is not None}}
     return ChromaRequest("mark", name, place.key, {"metadata": {**own, STATE: uuid4().hex, OPEN: open}})

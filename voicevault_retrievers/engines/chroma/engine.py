@@ -1,4 +1,4 @@
-"""Chroma as an engine: one collection holds vectors, texts and BM25's statistics, over HTTP or in this process."""
+"""Chroma as an engine: one collection holds vectors, texts and BM25 statistics, over HTTP or in this process."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
 
 FEW = 100
-"""So many chunks are compared one by one where a filter leaves no more: Chroma's graph of neighbours may miss them."""
+"""Up to this many chunks that pass a filter are scored exactly: Chroma's HNSW graph may miss them."""
 
 TRIES = 3
 TIES = 1000
-"""How many of the nearest are asked for to tell which of equally near ones have the smallest ids."""
+"""How many neighbours are requested at most to order equally near chunks by id."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,490}[A-Za-z0-9]")
 
 
 class _Held(NamedTuple):
-    """The keyword index of a collection: of which state, and with how many chunks."""
+    """The keyword index of a collection, with the collection state that it was built from."""
 
     stamp: tuple[str, Any, int]
     lexical: LexicalIndex
 
 
 class ChromaEngine(ChromaCollection):
-    """The collection of this name in a Chroma: at the `url` of a server, or in the folder `path`; see `Engine`.
+    """A Chroma collection, by its name, on the server at `url` or in the folder `path`; see `Engine`.
 
-    Its vectors are searched by Chroma, which may miss near neighbours; equally near ones come by ascending id, but for
-    those beyond the nearest 1000. Keywords are scored here, exactly, from the statistics that each chunk's metadata
-    have (`tokens`, `term_frequencies`, `doc_length`): the first keyword search after a write reads them all, and keeps
-    an index of them in memory. So a collection of more than a million chunks belongs in another engine.
-    `avg_doc_length` is as of the batch that wrote it, and nothing is scored by it. No word of a query is sent.
+    Chroma searches the vectors approximately, so it may miss near neighbours; equally near chunks come by ascending id,
+    except beyond the nearest 1000. Keywords are scored here, exactly, from the statistics in each chunk's metadata
+    (`tokens`, `term_frequencies`, `doc_length`): the first keyword search after a write reads them all, and keeps an
+    index of them in memory. A collection of more than a million chunks therefore belongs in another engine.
+    `avg_doc_length` is the average at the time of the batch, and is not used for scoring. Chroma never receives a word
+    of a query.
 
     A folder is for one process at a time. Chunks and their parents are written by several requests, parents first.
     `token` is sent as `x-chroma-token`.
@@ -133,7 +134,7 @@ class ChromaEngine(ChromaCollection):
         return []
 
     def _few(self, place: CollectionState, vector: Vector, where: Any) -> Steps[list[Found] | None]:
-        """All that pass what Chroma is told, with their exact cosines; None where they are more than `FEW`."""
+        """All chunks that pass Chroma's part of the filter, with exact cosines; None where they are more than `FEW`."""
         options = {"where": where, "limit": FEW + 1, "include": []}
         passing = yield ChromaRequest("get", self.name, place.key, options)
         if len(passing["ids"]) > FEW:
@@ -148,7 +149,7 @@ class ChromaEngine(ChromaCollection):
         return [Found(chunk, cosine) for chunk, cosine in zip(chunks, cosines.tolist(), strict=True)]
 
     def _near(self, place: CollectionState, vector: Vector, k: int, where: Any) -> Steps[list[Found]]:
-        """The k nearest of those that pass what Chroma is told, nearest first."""
+        """The k nearest chunks that pass Chroma's part of the filter, nearest first."""
         options = {
             "query_embeddings": [vector.tolist()],
             "n_results": k,
@@ -196,7 +197,7 @@ class ChromaEngine(ChromaCollection):
 
     def _tags(self, require: Filter | None) -> Steps[str]:
         if getattr(self._analyzer, "language", None) != AUTO:
-            return ""  # its terms have none
+            return ""  # terms of one language have no tags
         index = yield from self._index()
         if index is None:
             return ""
@@ -204,7 +205,7 @@ class ChromaEngine(ChromaCollection):
         return tags
 
     def _index_as_asked(self) -> Steps[LexicalIndex | None]:
-        """The index; GoneError where the collection is another now, whose words another analyzer made."""
+        """The keyword index; GoneError where the collection has been replaced by one with another recipe."""
         before = self._recipe
         index = yield from self._index()
         if index is not None and self._recipe != before:
@@ -212,10 +213,10 @@ class ChromaEngine(ChromaCollection):
         return index
 
     def _index(self) -> Steps[LexicalIndex | None]:
-        """The keyword index of the collection as it is now; None where there is none.
+        """The keyword index of the collection as it is now; None where there is no collection.
 
-        It is kept where nothing was written while it was read. Of a collection that is written all the while it is read
-        `TRIES` times, and searched as it was then.
+        The index is cached where nothing was written during the read. A collection that keeps changing is read `TRIES`
+        times; the last read is then searched, and not cached.
         """
         index: LexicalIndex | None = None
         for _ in range(TRIES):
@@ -265,7 +266,7 @@ def at(
 ) -> ChromaEngine:
     """The collection at `chroma://[token@]host[:8000]/COLLECTION`, `chromas://` for TLS, `?tenant=` and `?database=`.
 
-    `chroma+file:///FOLDER/COLLECTION` is one in a folder. Raises ConfigError for any other address.
+    `chroma+file:///FOLDER/COLLECTION` is a collection in a folder. Raises ConfigError for any other address.
     """
     try:
         parts = urlsplit(address)

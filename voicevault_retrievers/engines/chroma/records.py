@@ -1,4 +1,4 @@
-"""A chunk as a row of a Chroma collection: what Chroma's metadata hold, and how BM25's statistics stand among them."""
+"""A chunk as a row of a Chroma collection, with the BM25 statistics in the row's metadata."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from voicevault_retrievers.errors import IncompatibleIndexError
 PARENT_KEY = "_voicevault_parent"
 STATISTICS = ("tokens", "term_frequencies", "doc_length", "avg_doc_length")
 RESERVED = (PRIVATE_KEY, OTHERS_KEY, PARENT_KEY, *STATISTICS)
-"""The keys of a row that are this package's; what chunks have under them is kept beside."""
+"""The keys of a row that this package uses; a chunk's own values under them are stored in the private JSON."""
 
 NO_VECTOR = (1.0,)
-"""What stands for a vector in a collection that has none: Chroma wants one."""
+"""The placeholder vector in a collection without vectors: Chroma requires one."""
 
 MOST_BYTES = 8_000_000
-"""About how much is in one request; a server refuses one of more than 40 MB."""
+"""The approximate size of a request; a server refuses one of more than 40 MB."""
 
 _WHOLE = 2**53
 _HEX = "hex:"
@@ -32,23 +32,23 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def key_of(chunk_id: str) -> str:
-    """An id as Chroma takes it: text that prints."""
+    """A chunk id as Chroma accepts it: printable text."""
     plain = chunk_id.isprintable() and not chunk_id.startswith(_HEX)
     return chunk_id if plain else _HEX + chunk_id.encode("utf-8", "surrogatepass").hex()
 
 
 def id_of(key: str) -> str:
-    """The id that `key_of` was given."""
+    """The chunk id of a key of `key_of`."""
     return bytes.fromhex(key[len(_HEX) :]).decode("utf-8", "surrogatepass") if key.startswith(_HEX) else key
 
 
 def text_of(chunk: Chunk) -> str:
-    """A chunk's text as Chroma takes it, without halves of characters."""
+    """A chunk's text as Chroma accepts it, with lone surrogates replaced."""
     return _SURROGATE.sub("\ufffd", chunk.text)
 
 
 def row_of(record: Record, mean_length: float) -> dict[str, Any]:
-    """The metadata of a chunk's row; `mean_length` is that of the chunks as of this batch, in terms."""
+    """The metadata of a chunk's row; `mean_length` is the mean length of chunks as of this batch, in terms."""
     return {
         **packed(record.chunk, record.digest),
         "tokens": json.dumps(list(record.terms)),
@@ -59,7 +59,7 @@ def row_of(record: Record, mean_length: float) -> dict[str, Any]:
 
 
 def packed(chunk: Chunk, digest: str = "") -> dict[str, Any]:
-    """A chunk's metadata as a row's: what Chroma would compare otherwise than a filter does is kept as JSON."""
+    """A chunk's metadata as a row's: values that Chroma compares differently from filters are stored as JSON."""
     own = {key: value for key, value in chunk.metadata.items() if _comparable(key, value)}
     rest = {key: value for key, value in chunk.metadata.items() if key not in own}
     private = {"digest": digest, "parent_id": chunk.parent_id, "metadata": rest, "keys": list(own)}
@@ -71,12 +71,12 @@ def packed(chunk: Chunk, digest: str = "") -> dict[str, Any]:
 
 
 def replacing(row: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """A row for the place of another, whose keys Chroma would keep."""
+    """A row that replaces another, setting the other's keys to None, which Chroma would keep."""
     return {**dict.fromkeys(before), **row}
 
 
 def unpacked(key: str, text: str | None, row: Mapping[str, Any] | None, kb: str) -> Chunk:
-    """The chunk of a row, as a chunk of this collection."""
+    """The chunk of a row, in collection `kb`."""
     private = private_of(key, row, kb)
     own = {name: (row or {})[name] for name in private["keys"]}
     metadata = {**own, **private["metadata"]}
@@ -84,7 +84,7 @@ def unpacked(key: str, text: str | None, row: Mapping[str, Any] | None, kb: str)
 
 
 def private_of(key: str, row: Mapping[str, Any] | None, kb: str) -> Mapping[str, Any]:
-    """What is kept beside; IncompatibleIndexError for a row that is not this package's."""
+    """The private JSON of a row; IncompatibleIndexError for a row that this package did not write."""
     try:
         found: Mapping[str, Any] = json.loads((row or {})[PRIVATE_KEY])
         return found
@@ -96,7 +96,7 @@ def private_of(key: str, row: Mapping[str, Any] | None, kb: str) -> Mapping[str,
 
 
 def terms_of(key: str, row: Mapping[str, Any], kb: str) -> Sequence[str]:
-    """The terms of a row's text, each as often as the text has it."""
+    """The terms of a row's text, repeated as in the text."""
     try:
         counts: Mapping[str, int] = json.loads(row["term_frequencies"])
         return [term for term, count in counts.items() for _ in range(count)]
@@ -108,14 +108,14 @@ def terms_of(key: str, row: Mapping[str, Any], kb: str) -> Sequence[str]:
 
 
 def native(where: Filter | None) -> dict[str, Any] | None:
-    """What Chroma can tell of a filter: passes whatever the filter passes, and often more."""
+    """The part of a filter that Chroma can apply: passes all chunks that the filter passes, and often more."""
     language = Chroma(RESERVED)
     clause = said(where, language)
     return None if clause is None else language.some([clause, {OTHERS_KEY: True}])
 
 
 def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """The records in as few parts as requests can be large."""
+    """The records, in as few requests as the size limit allows."""
     part: list[Record] = []
     size = 0
     for record in records:
@@ -131,7 +131,7 @@ def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 
 def _comparable(key: str, value: Any) -> bool:
-    """Whether a filter may be told to Chroma of this, or nothing is lost where it is not."""
+    """Whether Chroma stores a value exactly and compares it as filters do."""
     if key in RESERVED or not KEY.fullmatch(key):
         return False
     if isinstance(value, bool):
@@ -144,5 +144,5 @@ def _comparable(key: str, value: Any) -> bool:
 
 
 def _may_pass(value: Any) -> bool:
-    """Whether a value that Chroma does not see could pass what Chroma is told of a filter."""
+    """Whether a value hidden from Chroma could pass a filter."""
     return isinstance(value, list | int | float) and not isinstance(value, bool)

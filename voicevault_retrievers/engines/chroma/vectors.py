@@ -1,4 +1,4 @@
-"""Chroma as a vector index: asked by vectors only, so the text of a query never reaches it."""
+"""Chroma as a vector index: it receives only vectors, never the text of a query."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
 
 PRIVATE_KEY = "_voicevault"
-"""The metadata key that holds what Chroma's own metadata cannot: the parent, and values that are not scalars."""
+"""The metadata key of what Chroma's own metadata cannot hold: the parent, and values that are not scalars."""
 
 OTHERS_KEY = "_voicevault_others"
-"""True where metadata holds what Chroma would not compare as we do: a list, or a number that is not finite."""
+"""True where the metadata has a value that Chroma would compare differently: a list, or a non-finite number."""
 
 EMBEDDER = "voicevault_embedder"
-"""The key of a collection's metadata that holds which embedder made its vectors."""
+"""The key of a collection's metadata for the embedder that made its vectors."""
 
 BATCH = 1000
 
 
 class ChromaVectors:
-    """A Chroma collection of cosine space. Scores are `1 - distance`, the cosine as far as Chroma's index finds it.
+    """A Chroma collection of cosine space. Scores are `1 - distance`, the cosine, higher is better.
 
     Chroma's search is approximate: at its defaults it can miss near neighbours. Filters keep this package's meaning:
-    what Chroma can tell exactly narrows its search, the rest is tested on what it returns, asking deeper until k pass
-    or the collection is exhausted.
+    Chroma applies the part that it evaluates exactly, and the rest is tested on its results, requesting more until k
+    pass or the collection is exhausted.
     """
 
     def __init__(self, collection: Any) -> None:
@@ -54,7 +54,7 @@ class ChromaVectors:
 
     @classmethod
     def open(cls, path: Path | str, name: str) -> ChromaVectors:
-        """The collection of this name in a folder; made, without an embedding function, where there is none."""
+        """The collection of this name in a folder; created, without an embedding function, where there is none."""
         chromadb = require("chromadb", extra="chroma")
         settings = chromadb.config.Settings(anonymized_telemetry=False)
         client = chromadb.PersistentClient(path=str(path), settings=settings)
@@ -68,7 +68,7 @@ class ChromaVectors:
 
     @property
     def dimension(self) -> int:
-        """The length of its vectors; ConfigError while it is empty, when Chroma does not know yet."""
+        """The length of the vectors; ConfigError while the collection is empty."""
         sample = self.collection.peek(1)["embeddings"]
         if sample is None or len(sample) == 0:
             raise ConfigError(
@@ -77,21 +77,21 @@ class ChromaVectors:
         return len(sample[0])
 
     def check_embedder(self, embedder: Embedder) -> None:
-        """Raises IncompatibleIndexError where another embedder made its vectors, as far as the collection knows."""
+        """Raises IncompatibleIndexError where the collection records another embedder as the maker of its vectors."""
         told = (self.collection.metadata or {}).get(EMBEDDER)
         if told is not None:
             embedding.check(EmbedderEntry(**json.loads(told)), embedder, self.collection.name)
 
     def add(self, chunks: Iterable[Chunk], embedder: Embedder) -> None:
-        """Embed and store chunks, but for parents; one of an id that is there is replaced.
+        """Embed and store chunks, except parents, replacing those with the same id.
 
-        An empty collection keeps which embedder that is. Raises as `check_embedder` does, and EmbeddingError, naming
-        the chunk, where its text has no vector.
+        An empty collection records the embedder. Raises as `check_embedder` does, and EmbeddingError, naming the chunk,
+        where its text has no vector.
         """
         batch = list(Rows.of(chunk for chunk in chunks if not chunk.is_parent).chunks)
         self.check_embedder(embedder)
         known = self.collection.metadata or {}
-        # Chroma refuses a change of metadata that says how it measures, as other programs write it.
+        # Chroma refuses to change metadata that contains a distance setting, as other programs write it.
         if batch and EMBEDDER not in known and not any(key.startswith("hnsw:") for key in known) and not len(self):
             entry = json.dumps(asdict(embedding.describe(embedder)))
             self.collection.modify(metadata={**known, EMBEDDER: entry})
@@ -105,7 +105,7 @@ class ChromaVectors:
             )
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove chunks; ids that are not there are passed over."""
+        """Remove chunks; unknown ids are ignored."""
         if ids:
             self.collection.delete(ids=list(ids))
 
@@ -128,7 +128,7 @@ class ChromaVectors:
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> dict[str, float]:
-        """The cosines of those of the given chunks that are here and pass, computed from their stored vectors."""
+        """The cosines of the given chunks that exist and pass the filters, computed from their stored vectors."""
         got = self._got(ids)
         if not got["ids"]:
             return {}
@@ -139,7 +139,7 @@ class ChromaVectors:
         return {name: cosine for name, cosine, metadata in found if passes(_unpacked(name, "", metadata).metadata)}
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
-        """The vectors of those of the given chunks that are here, at length 1."""
+        """The vectors, at length 1, of the given chunks that exist."""
         got = self._got(ids)
         if not got["ids"]:
             return {}
@@ -202,7 +202,7 @@ def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | Non
 
 
 def _native(where: Filter | None) -> dict[str, Any] | None:
-    """What Chroma can tell of a filter: passes whatever the filter passes, and often more."""
+    """The part of a filter that Chroma can apply: passes all chunks that the filter passes, and often more."""
     language = Chroma((PRIVATE_KEY, OTHERS_KEY))
     clause = said(where, language)
     return None if clause is None else language.some([clause, {OTHERS_KEY: True}])

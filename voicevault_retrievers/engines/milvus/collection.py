@@ -1,4 +1,4 @@
-"""A collection of Milvus as it is made, written and read."""
+"""Creation, writes and reads of a Milvus collection."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PAGE = 1000
 """How many rows are read at once."""
 
 MESSAGE = 8 << 20
-"""About how many bytes go into one request."""
+"""The approximate bytes of a request."""
 
 VERSION = "version"
-"""The key of the row that is another after each change."""
+"""The key of the row with the collection's version, which each change renews."""
 
 
 class MilvusCollection(Engine):
-    """What `MilvusEngine` is but for its searches."""
+    """The part of `MilvusEngine` other than its searches."""
 
     def __init__(self, name: str, *, place: MilvusAddress, index: str | None = None, **options: Any) -> None:
         fixed = {} if index is None else {"index": index}
@@ -74,7 +74,7 @@ class MilvusCollection(Engine):
     def _close(self) -> None:
         self._connection.close()
         if self.place.file is not None:
-            self.forget()  # Milvus Lite does not remember which collections were loaded
+            self.forget()  # Milvus Lite forgets which collections were loaded
 
     async def _aclose(self) -> None:
         """Close the connection of the running event loop; a file of Milvus Lite is closed by `close`."""
@@ -96,7 +96,7 @@ class MilvusCollection(Engine):
         return dict(told.get("properties") or {}).get(schema.RECIPE) or told.get("description") or ""
 
     def _as_known(self) -> Steps[None]:
-        """Raises SearchError where the collection is another now, which was made in another way."""
+        """Raises SearchError where the collection has been replaced by one with another recipe."""
         recipe = self._recipe
         if recipe is None or Recipe.parse((yield from self._made_with()), self.name) != recipe:
             self.forget()
@@ -115,11 +115,11 @@ class MilvusCollection(Engine):
         try:
             yield ask("create_collection", collection_name=name, **options)
         except SearchError:
-            if not (yield ask("has_collection", collection_name=name)):  # else somebody else has just made it
+            if not (yield ask("has_collection", collection_name=name)):  # otherwise another client has just created it
                 raise
 
     def _load(self, recipe: Recipe) -> Steps[None]:
-        """Index and load both collections, where whoever made them has not."""
+        """Index and load both collections, where their creator has not."""
         milvus = required("pymilvus", extra="milvus")
         dimension = None if recipe.embedder is None else recipe.embedder.dimension
         index = recipe.options.get("index") or ("FLAT" if self._lite else "AUTOINDEX")
@@ -127,7 +127,7 @@ class MilvusCollection(Engine):
             (self._side, schema.side_indexes_of(milvus)),
             (self._main, schema.indexes_of(milvus, dimension, index, columns=not self._lite)),
         )
-        if not (yield ask("has_collection", collection_name=self._side)):  # a drop was broken off
+        if not (yield ask("has_collection", collection_name=self._side)):  # a drop was interrupted
             yield from self._make(self._side, schema.side_fields_of(milvus), {})
         for name, indexes in wanted:
             held = set((yield ask("list_indexes", collection_name=name)))
@@ -140,14 +140,14 @@ class MilvusCollection(Engine):
         params = milvus.MilvusClient.prepare_index_params()
         params.append(index)
         try:
-            # To load a collection an index must be known, not built; waiting for it would sleep 0.5 s at least.
+            # Loading a collection needs a known index, not a built one; waiting for the build sleeps at least 0.5 s.
             yield ask("create_index", collection_name=name, index_params=params, sync=False)
         except SearchError:
             if index.field_name not in (yield ask("list_indexes", collection_name=name)):
                 raise
 
     def _drop(self) -> Steps[None]:
-        yield ask("drop_collection", collection_name=self._side)  # first, so that no parents are left for the next
+        yield ask("drop_collection", collection_name=self._side)  # first, so that no parents are left over
         yield ask("drop_collection", collection_name=self._main)
 
     # Writing.
@@ -177,7 +177,7 @@ class MilvusCollection(Engine):
         return len(held)
 
     def _tidy(self, parents: Set[str]) -> Steps[None]:
-        """Remove those of the parents that no chunk names; one that a chunk names again meanwhile is put back."""
+        """Remove parents that no chunk names; restore those that a chunk names again meanwhile."""
         orphans = parents - {""} - (yield from self._named(parents - {""}))
         if not orphans:
             return
@@ -191,7 +191,7 @@ class MilvusCollection(Engine):
             yield ask("upsert", collection_name=self._side, data=batch)
 
     def _named(self, parents: Set[str]) -> Steps[set[str]]:
-        """Those of the parents that chunks name."""
+        """The given parents that chunks name."""
         left, found = set(parents), set[str]()
         while left:
             keys = ", ".join(f'"{one}"' for one in sorted(left))
@@ -209,7 +209,7 @@ class MilvusCollection(Engine):
         return found
 
     def _stir(self) -> Steps[None]:
-        """Give the collection another version, so that nobody uses what was counted before."""
+        """Renew the collection's version, so that cached statistics are dropped."""
         version = {"pk": VERSION, "pieces": [uuid.uuid4().hex], "vector": [0.0, 1.0]}
         yield ask("upsert", collection_name=self._side, data=[version])
 
@@ -251,7 +251,7 @@ class MilvusCollection(Engine):
         return held
 
     def _after(self, key: str, clause: str, fields: Sequence[str], limit: int) -> Steps[list[Row]]:
-        """The rows that pass a clause from a primary key on, in their order."""
+        """The rows after a primary key that pass a clause, in key order."""
         found = yield ask(
             "query",
             collection_name=self._main,
@@ -261,7 +261,7 @@ class MilvusCollection(Engine):
             iterator="True",
             reduce_stop_for_best="True",
         )
-        held: list[Row] = yield Compute(partial(list, found))  # pymilvus makes rows as they are read
+        held: list[Row] = yield Compute(partial(list, found))  # pymilvus decodes rows as they are read
         return held
 
     def _counting(self, clause: str) -> Steps[int]:
@@ -269,13 +269,13 @@ class MilvusCollection(Engine):
         return int(found[0]["count(*)"])
 
     def _clause(self, where: Filter | None) -> str:
-        """What Milvus can tell of a filter: passes whatever the filter passes, and often more."""
+        """The part of a filter that Milvus can apply: passes all chunks that the filter passes, and often more."""
         clause = said(where, self._language)
         return "" if clause is None else f"({clause} or array_contains(facets, {CROWDED}))"
 
 
 _NOT_THERE = (100, 101)
-"""Milvus' codes for a collection that is gone, and for one that is not loaded."""
+"""Milvus' error codes for a missing collection, and for one that is not loaded."""
 
 
 def _by_id(found: Iterable[Row], keys: Mapping[str, str]) -> dict[str, Row]:
@@ -283,7 +283,7 @@ def _by_id(found: Iterable[Row], keys: Mapping[str, str]) -> dict[str, Row]:
 
 
 def _batches(held: Sequence[dict[str, Any]]) -> Iterable[list[dict[str, Any]]]:
-    """Rows in requests that are not too large."""
+    """Rows in requests within the size limit."""
     batch: list[dict[str, Any]] = []
     size = 0
     for one in held:

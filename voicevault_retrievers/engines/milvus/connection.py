@@ -32,20 +32,20 @@ _FORM = (
 
 @dataclass(frozen=True)
 class MilvusCall:
-    """What a client is asked: a method's name, and what it is called with."""
+    """A call of a client: the method's name, and its arguments."""
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def ask(method: str, **options: Any) -> MilvusCall:
-    """An `MilvusCall`, by the names of what it is called with."""
+    """A `MilvusCall` with keyword arguments."""
     return MilvusCall(method, options)
 
 
 @dataclass(frozen=True)
 class MilvusAddress:
-    """Where a Milvus is: the file of a Milvus Lite, or a server's address. `token` is `user:password`, or a key."""
+    """The address of a Milvus: a file of Milvus Lite, or a server. `token` is `user:password`, or a key."""
 
     uri: str = ""
     file: Path | None = None
@@ -54,7 +54,7 @@ class MilvusAddress:
 
     @classmethod
     def of(cls, address: str) -> tuple[MilvusAddress, str]:
-        """The place and the name of the collection that an address says; ConfigError, which does not repeat it."""
+        """The place and the collection name in an address; ConfigError for another address, without repeating it."""
         try:
             parts = urlsplit(address)
             port = parts.port or 19530
@@ -77,7 +77,7 @@ class MilvusAddress:
 
 
 class Connection:
-    """The clients of an engine: one for threads, and one for each event loop; made when they are first asked.
+    """The clients of an engine, one for threads and one for each event loop, created at first use.
 
     `timeout` is in seconds, for connecting and for each request.
     """
@@ -91,7 +91,7 @@ class Connection:
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
 
     def now(self, asked: MilvusCall) -> Any:
-        """What the server answers."""
+        """The server's answer."""
         try:
             client = self._opened()
             if self._served is None:
@@ -178,9 +178,9 @@ class Connection:
 
 
 class _Served:
-    """A file that Milvus Lite serves in this process, while one of our engines has it open.
+    """A file that Milvus Lite serves in this process, while an engine has it open.
 
-    Milvus Lite does not take two writers at a time, so whoever asks holds the lock.
+    Milvus Lite does not support concurrent writers, so each request holds the lock.
     """
 
     _known: ClassVar[dict[Path, _Served]] = {}
@@ -210,7 +210,7 @@ class _Served:
             return cls._known[path]
 
     def release(self) -> None:
-        """Close the file where nobody else of ours uses it, and nobody else has opened it before."""
+        """Close the file where no other engine uses it, and no other code had opened it before."""
         with self._guard:
             self._users[self.path] -= 1
             if self._users[self.path]:

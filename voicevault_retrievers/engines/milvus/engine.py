@@ -1,13 +1,13 @@
 """Milvus: a collection on a server, or in a file by Milvus Lite.
 
-Milvus computes no BM25 whose statistics are ours, so a keyword search takes what may be among the best from a sparse
-index (see `schema`), by bounds that no score exceeds, and scores it exactly from the terms that each chunk keeps;
-it asks deeper until what was not seen cannot be among the k best. N, the mean length and how many chunks have a term
-are counted by Milvus, under the same rights. What was counted is kept until the collection's version changes, which
-each write sets anew before and after it.
+Milvus cannot compute BM25 with this package's statistics. A keyword search therefore takes candidates from a sparse
+index (see `schema`), by upper bounds of their scores, and scores them exactly from the stored terms of each chunk. It
+requests more until no unseen chunk can be among the k best. Milvus counts N, the mean length and document frequencies,
+under the same access rights. Counts are cached until the collection's version changes; each write renews the version
+before and after it.
 
-Milvus Lite reads every row for a filter, in Python. There all chunks that share a term are taken at once, and counted
-and checked here.
+Milvus Lite evaluates filters row by row, in Python. With it, all chunks that share a term are read at once, and counted
+and filtered here.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.languages import TAGS
 
 DEEPEST = 16_384
-"""How many hits Milvus gives for one search."""
+"""The most hits that Milvus returns for one search."""
 
 FIRST = 200
-"""How many chunks a keyword search looks at before it knows whether it has to look at more."""
+"""The first number of candidates of a keyword search."""
 
 READ = 100_000
-"""How many rows of a server are read where it cannot tell which count, or pass."""
+"""The most rows read from a server where Milvus cannot apply the filter exactly."""
 
 _SAID = "$eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII identifiers"
 _MEASURED = ("pieces", "vector")
@@ -63,7 +63,7 @@ def at(
 ) -> MilvusEngine:
     """The collection at an address: `milvus://[user:password@]host[:19530]/COLLECTION[?database=NAME]`.
 
-    `milvuss://` is by TLS, `milvus+file:///FOLDER/FILE.db/COLLECTION` a file of Milvus Lite. `options` are those of
+    `milvuss://` uses TLS, `milvus+file:///FOLDER/FILE.db/COLLECTION` is a file of Milvus Lite. `options` are those of
     `MilvusEngine`. Raises ConfigError for any other address.
     """
     place, name = MilvusAddress.of(address)
@@ -71,11 +71,11 @@ def at(
 
 
 class MilvusEngine(MilvusCollection):
-    """A collection of a Milvus; see `Engine` for what it does, and this module for how.
+    """A collection of a Milvus; see `Engine` for its interface, and this module for its keyword search.
 
-    `index` is the index of vectors that a new collection gets: AUTOINDEX, HNSW, FLAT (exact) or another of Milvus';
-    without it AUTOINDEX on a server and FLAT in a file. Beside the collection there is one for its parents. Milvus
-    holds chunks of up to 4,096 different terms.
+    `index` is the vector index of a new collection: AUTOINDEX, HNSW, FLAT (exact) or another of Milvus'; the default is
+    AUTOINDEX on a server and FLAT in a file. A second collection holds the parents. Milvus stores chunks of up to 4,096
+    different terms.
     """
 
     capabilities = Capabilities(
@@ -87,7 +87,7 @@ class MilvusEngine(MilvusCollection):
         self._counted = Counted("")
 
     def fused(self, *, k: int = 60, depth: int = 100, **options: Any) -> MilvusFused:
-        """One channel of words and vectors that Milvus fuses itself, by ranks; see `MilvusFused`."""
+        """A hybrid channel of keywords and vectors that Milvus fuses by ranks; see `MilvusFused`."""
         return MilvusFused(self, k=k, depth=depth, **options)
 
     def sibling(self, suffix: str, **options: Any) -> MilvusEngine:
@@ -122,9 +122,9 @@ class MilvusEngine(MilvusCollection):
     def _nearest_of_pages(
         self, measured: Callable[[Sequence[Row]], list[Found]], k: int, wanted: Filter | None
     ) -> Steps[Sequence[Found]]:
-        """The k nearest of all that pass, page by page.
+        """The k nearest of all chunks that pass, read page by page.
 
-        Raises FilterNotSupportedError where a server would have to give too many.
+        Raises FilterNotSupportedError where a server would have to return too many rows.
         """
         clause, kept = self._clause(wanted), list[Found]()
         if wanted and not self._lite and (yield from self._counting(clause)) > READ:
@@ -140,7 +140,7 @@ class MilvusEngine(MilvusCollection):
         return kept
 
     def _measured(self, asked: NDArray[np.float64], passes: Predicate, held: Sequence[Row]) -> list[Found]:
-        """Those that pass, by their exact cosines: Milvus' own differ in the last bits for equal vectors."""
+        """The chunks that pass, by exact cosines: Milvus' own differ in the last bits for equal vectors."""
         chunks = [(schema.chunk_of(one, self.name), one["vector"]) for one in held]
         found = [
             Found(chunk, float(np.asarray(row, dtype=np.float64) @ asked))
@@ -150,7 +150,7 @@ class MilvusEngine(MilvusCollection):
         return sorted(found, key=_best_first)
 
     def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[Near]:
-        """The rows of the highest products, and the product of the last, 0.0 where there is none."""
+        """The rows with the highest products, and the product of the last row, 0.0 without rows."""
         found = yield ask(
             "search",
             collection_name=self._main,
@@ -175,7 +175,7 @@ class MilvusEngine(MilvusCollection):
         return (yield from self._best_of_all(asked, k))
 
     def _best(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        """The k best, by asking for those of the highest bounds until no other can be among them."""
+        """The k best hits, requesting rows by falling bounds until no other can be among them."""
         population, longest = yield from self._counted_there(asked)
         terms = weigh(asked, population)
         query: dict[int, float] = yield Compute(partial(schema.bounds, asked.formula, terms, population.mean, longest))
@@ -196,7 +196,7 @@ class MilvusEngine(MilvusCollection):
     def _best_of_pages(
         self, asked: Keywords, k: int, population: CollectionCounts, terms: Sequence[Weighted]
     ) -> Steps[Sequence[KeywordHit]]:
-        """The k best of all that share a term, page by page."""
+        """The k best of all chunks that share a term, read page by page."""
         clause = all_of(having(asked.forms), self._clause(asked.passing))
         scored, hits = RowBM25(asked, population, terms, self.name), list[KeywordHit]()
 
@@ -207,7 +207,7 @@ class MilvusEngine(MilvusCollection):
         return hits
 
     def _best_of_all(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        """The k best of all that share a term, where these are counted here."""
+        """The k best of all chunks that share a term, with statistics counted here."""
         population, held = yield from self._sharing(asked)
         terms = weigh(asked, population)
         hits: list[KeywordHit] = yield Compute(partial(RowBM25(asked, population, terms, self.name).best, held, k))
@@ -251,7 +251,7 @@ class MilvusEngine(MilvusCollection):
         return counted.tags[clause]
 
     def _counted_there(self, asked: Keywords) -> Steps[tuple[CollectionCounts, int]]:
-        """What counts, counted by Milvus, and a length that no chunk of it exceeds."""
+        """The statistics, counted by Milvus, and an upper bound of the lengths of the chunks."""
         counted = yield from self._known()
         clause = said(asked.counting, self._language) or ""
         if clause not in counted.totals:
@@ -271,7 +271,7 @@ class MilvusEngine(MilvusCollection):
         return counts, totals.longest
 
     def _counted_by_milvus(self, counting: Filter | None) -> Steps[bool]:
-        """Whether Milvus can tell, exactly and soon, which chunks count."""
+        """Whether Milvus itself can count exactly, and quickly, under a filter."""
         return not self._counts_here and (yield from self._told_exactly(counting))
 
     def _told_exactly(self, where: Filter | None) -> Steps[bool]:
@@ -285,7 +285,7 @@ class MilvusEngine(MilvusCollection):
         return not counted.crowded
 
     def _sharing(self, asked: Keywords) -> Steps[tuple[CollectionCounts, list[Row]]]:
-        """What counts, counted here, and the rows that have a term and count."""
+        """The statistics, counted here, and the counted rows that have a term of the query."""
         counted = yield from self._known()
         totals = yield from self._totals_here(counted, asked.counting)
         held: list[Row] = []
@@ -300,9 +300,9 @@ class MilvusEngine(MilvusCollection):
         return CollectionCounts(totals.total, totals.length, frequencies), held
 
     def _totals_here(self, counted: Counted, counting: Filter | None) -> Steps[Totals]:
-        """What counts in all, of rows that are read.
+        """The totals of the statistics, from the rows read.
 
-        Raises FilterNotSupportedError where a server would have to give too many.
+        Raises FilterNotSupportedError where a server would have to return too many rows.
         """
         known = canonical(counting)
         if known in counted.totals:
@@ -319,7 +319,7 @@ class MilvusEngine(MilvusCollection):
         return summed.totals
 
     def _paged(self, clause: str, fields: Sequence[str], take: Callable[[list[Row]], None]) -> Steps[None]:
-        """All rows that pass a clause, page by page: those of Milvus Lite at once, for it reads all for each page."""
+        """All rows that pass a clause, page by page; from Milvus Lite at once, as it reads all rows for each page."""
         key, size = "", PAGE * 1000 if self._lite else PAGE
         while True:
             page = yield from self._after(key, clause, fields, size)
@@ -329,7 +329,7 @@ class MilvusEngine(MilvusCollection):
             key = page[-1]["pk"]
 
     def _known(self) -> Steps[Counted]:
-        """What was counted of the collection as it is now."""
+        """The cached counts of the collection's present version."""
         found = yield ask("get", collection_name=self._side, ids=[VERSION], output_fields=["pieces"])
         version = found[0]["pieces"][0] if found else ""
         with self._mutex:
@@ -340,10 +340,10 @@ class MilvusEngine(MilvusCollection):
     def fusing(
         self, vector: Vector, asked: Asked, k: int, rank: int, depth: int, filters: tuple[Filter | None, Filter | None]
     ) -> Steps[list[Found]]:
-        """At most k chunks by what their ranks among the nearest and among the best by words give; see `MilvusFused`.
+        """At most k chunks, by fusion of their ranks in vector and keyword search; see `MilvusFused`.
 
-        Raises FilterNotSupportedError for a filter that Milvus cannot tell exactly: ranks would count what does not
-        pass.
+        Raises FilterNotSupportedError for a filter that Milvus cannot apply exactly: chunks that do not pass would take
+        ranks.
         """
         if not (yield from self._ready()) or self._analyzer is None:
             return []

@@ -1,4 +1,4 @@
-"""What an expression of Milvus can ask of a chunk: numbers and digests, so that no text of users stands in one."""
+"""Facets: the numbers and digests that a Milvus expression asks for, so that expressions contain no user text."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hashlib import blake2b
 from typing import Any
 
 CAPACITY = 4096
-"""How many values an array of Milvus holds."""
+"""The most values in a Milvus array."""
 
 CROWDED = 0
-"""The facet of a chunk whose metadata has more values than an array holds; it has no other facets of metadata."""
+"""The facet of a chunk whose metadata has more values than an array holds, instead of metadata facets."""
 
 _RESERVED = 1024
 _BEGINNING = 24
@@ -22,43 +22,43 @@ def key_of(text: str) -> str:
 
 
 def number_of(*parts: str) -> int:
-    """A number of 63 bits for some strings; those below `_RESERVED` are left for what is no string."""
+    """A number of 63 bits for some strings; numbers below `_RESERVED` are left for other facets."""
     told = "\0".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(told, digest_size=8).digest(), "big") % (2**63 - _RESERVED) + _RESERVED
 
 
 def facet(key: str, value: Any) -> int:
-    """What an array of facets holds where a key has a value, or has it in its list."""
+    """The facet that a key has a value, or has it in its list."""
     return number_of("is", key, *_told(value))
 
 
 def kind(key: str, value: Any) -> int:
-    """What it holds where the key's value can be compared with this one."""
+    """The facet that a key's value is comparable with this one."""
     return number_of("kind", key, _told(value)[0])
 
 
 def present(key: str) -> int:
-    """What it holds where the key has a value."""
+    """The facet that a key has a value."""
     return number_of("has", key)
 
 
 def bit(number: int) -> int:
-    """What it holds where a chunk's length in terms has this bit."""
+    """The facet that a chunk's length in terms has this bit set."""
     return 1 + number
 
 
 def tag(character: str) -> int:
-    """What it holds where a chunk has a term that begins with this control character."""
+    """The facet that a chunk has a term that begins with this control character."""
     return 512 + ord(character)
 
 
 def ordered_key(key: str, text: bool) -> str:
-    """Where the JSON of ordered values has the value of a key."""
+    """The key under which the JSON of ordered values holds a key's value."""
     return f"{'s' if text else 'n'}{number_of('order', key):x}"
 
 
 def ordered_text(value: str) -> str:
-    """The beginning of a string, in digits that are in the order of the strings."""
+    """The beginning of a string in hexadecimal digits, which sort as the strings do."""
     return value[:_BEGINNING].encode("utf-8", "surrogatepass").hex()
 
 
@@ -88,13 +88,13 @@ def of_metadata(metadata: Mapping[str, Any]) -> list[int]:
             if isinstance(one, str | bool | int | float):
                 found[facet(key, one)] = None
                 found[kind(key, one)] = None
-        if isinstance(value, list):  # `$ne` compares a list with everything
+        if isinstance(value, list):  # `$ne` compares a list with values of every kind
             found.update({kind(key, sample): None for sample in ("", 0, True)})
     return list(found) if len(found) <= CAPACITY - 128 else [CROWDED]
 
 
 def ordered_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Strings and numbers, where comparisons that are wider than ours find them."""
+    """The strings and numbers of metadata, in the form that Milvus' comparisons use, which pass at least as much."""
     found: dict[str, Any] = {}
     for key, value in metadata.items():
         if isinstance(value, str):

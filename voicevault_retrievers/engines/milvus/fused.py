@@ -1,4 +1,4 @@
-"""Words and vectors in one search that Milvus fuses."""
+"""Keyword and vector search in one request, fused by Milvus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from voicevault_retrievers.engines.channels import (
 
 
 class MilvusFusing(SearchedEngine, Protocol):
-    """What the channel asks of an engine; see `MilvusEngine`."""
+    """The part of `MilvusEngine` that the channel needs."""
 
     def fusing(
         self, vector: Vector, asked: Asked, k: int, rank: int, depth: int, filters: tuple[Filter | None, Filter | None]
@@ -29,12 +29,12 @@ class MilvusFusing(SearchedEngine, Protocol):
 
 
 class MilvusFused(EngineLeaf[MilvusFusing]):
-    """Finds chunks by words and vectors in one search, which Milvus fuses by reciprocal ranks.
+    """Keyword and vector search in one request, which Milvus fuses by reciprocal ranks.
 
-    Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` of each list, as float32. The list of
-    vectors is `dense()`'s; that of words goes by estimates of BM25 (frequency and length in steps), so that chunks of
-    nearly one score may stand the other way round than in `bm25()`. A filter that Milvus cannot tell exactly raises
-    FilterNotSupportedError: fuse the two channels here then.
+    Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` hits of each ranking, as float32, higher
+    is better. The vector ranking is that of `dense()`. The keyword ranking uses estimates of BM25 (frequency and length
+    are quantised), so that chunks with nearly equal scores may be ordered differently than by `bm25()`. A filter that
+    Milvus cannot apply exactly raises FilterNotSupportedError: fuse the two channels here then.
     """
 
     def __init__(

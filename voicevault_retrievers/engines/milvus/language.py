@@ -1,4 +1,4 @@
-"""The portable filter as an expression of Milvus."""
+"""The portable filter as a Milvus expression."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from voicevault_retrievers.engines.milvus import facets
 
 
 class Milvus(Language):
-    """Over numbers and digests of what metadata holds (`facets`), so that no text stands in an expression.
+    """Milvus' language, over numbers and digests of metadata (`facets`), so that expressions contain no user text.
 
-    Values and their kinds are members of an array, so lists need nothing of their own; strings are ordered by how they
-    begin.
+    Values and their kinds are members of an array, so lists need no special case; strings are compared by their
+    beginnings.
     """
 
     def equal(self, key: str, operand: Scalar) -> Clause:
@@ -53,7 +53,7 @@ class Milvus(Language):
         return f"({' or '.join(clauses)})"
 
     def exactly(self, node: Node, negated: bool = False) -> bool:
-        """Whether `widened` passes what `node` passes, or, where `negated`, what it does not, and no more."""
+        """Whether `widened` passes exactly what `node` passes, or, where `negated`, what it does not pass."""
         if isinstance(node, Not):
             return self.exactly(node.part, not negated)
         if not isinstance(node, Condition):

@@ -1,9 +1,8 @@
-"""The collections of a Milvus that an engine makes, and chunks as their rows.
+"""The schema of an engine's Milvus collections, and chunks as their rows.
 
-No text of users stands in an expression: what is asked for is there as a number or a digest. A sparse vector has, for
-each term of a chunk, one dimension that says the term, about how often the chunk has it, and about how long the chunk
-is. A query that weighs these dimensions by what BM25 gives at most, or about, gets bounds or estimates of BM25, for any
-formula and whatever the mean length is now.
+Expressions contain no user text, only numbers and digests. A sparse vector has one dimension for each term of a chunk,
+which encodes the term, its quantised frequency, and the chunk's quantised length. A query that weighs these dimensions
+by upper bounds of BM25, or by estimates, gets bounds or estimates of the score, for any formula and mean length.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.store import codec
 
 RECIPE = "voicevault.recipe"
-"""The property of a collection that holds its recipe; its description does so too, which Milvus Lite does not keep."""
+"""The property of a collection that holds its recipe; so does its description, which Milvus Lite does not keep."""
 
 SIDE = "__side"
-"""What stands behind the name of a collection in that of its parents and version."""
+"""The suffix of the name of the collection for parents and version."""
 
 _CODED = "vv_x"
 _LONGEST = 240
 
 
 def checked_name(name: str) -> str:
-    """A collection's name as Milvus takes it: other names than its own are said in digits.
+    """A collection name that Milvus accepts; other names are encoded in hexadecimal digits.
 
-    Raises ConfigError for one that is too long, and for one that is kept for what stands beside a collection.
+    Raises ConfigError for a name that is too long, or that ends like the name of a side collection.
     """
     if name.endswith(SIDE):
         raise ConfigError(f"the collection {name!r} would be what Milvus keeps beside another: end its name otherwise")
@@ -74,17 +73,17 @@ def fields_of(milvus: Any, dimension: int | None, recipe: str) -> Any:
 
 
 def side_fields_of(milvus: Any) -> Any:
-    """The schema of what belongs to a collection and is not searched: parents, and the version."""
+    """The schema of the side collection, which is not searched: parents, and the version."""
     of = milvus.DataType
     schema = milvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field("pk", of.VARCHAR, is_primary=True, max_length=32)
     schema.add_field("pieces", of.ARRAY, element_type=of.VARCHAR, max_capacity=4096, max_length=65_535)
-    schema.add_field("vector", of.FLOAT_VECTOR, dim=2)  # Milvus has no collections without vectors
+    schema.add_field("vector", of.FLOAT_VECTOR, dim=2)  # Milvus requires a vector field
     return schema
 
 
 def indexes_of(milvus: Any, dimension: int | None, index: str, *, columns: bool) -> Any:
-    """The indexes of a collection of chunks; `columns` for those of arrays, which Milvus Lite does not use."""
+    """The indexes of a collection of chunks; `columns` adds those of arrays, which Milvus Lite does not use."""
     params = milvus.MilvusClient.prepare_index_params()
     params.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
     if dimension is not None:
@@ -95,7 +94,7 @@ def indexes_of(milvus: Any, dimension: int | None, index: str, *, columns: bool)
 
 
 def side_indexes_of(milvus: Any) -> Any:
-    """The index of what is not searched."""
+    """The index of the side collection."""
     params = milvus.MilvusClient.prepare_index_params()
     params.add_index("vector", index_type="FLAT", metric_type="COSINE")
     return params
@@ -104,13 +103,13 @@ def side_indexes_of(milvus: Any) -> Any:
 Row: TypeAlias = Mapping[str, Any]
 
 PIECE = 16_000
-"""How many characters of a chunk go into one string: Milvus' strings hold 65,535 bytes."""
+"""The most characters of a chunk in one string: Milvus' strings hold 65,535 bytes."""
 
 PRESENT = 1
-"""The dimension that every chunk has, for Milvus keeps no empty sparse vector."""
+"""The dimension that every chunk has, since Milvus does not store empty sparse vectors."""
 
 NOT_SEARCHED: Row = {"vector": [1.0, 0.0]}
-"""What the row of a parent has, as each row of Milvus needs a vector."""
+"""The fields of a parent's row: each row of Milvus needs a vector."""
 
 _LENGTHS = sorted({1, *(-(-int(1000 * 2 ** (step / 4)) // 1000) for step in range(84))})
 _COUNTS = [1, 2, 3, 4, 5, 6, 8, 11, 16, 23, 32, 64, 128, 1024]
@@ -119,7 +118,7 @@ _DIMENSIONS = 2**32 - 2
 
 
 def row(record: Record) -> dict[str, Any]:
-    """The row of a chunk. Raises ConfigError for more different terms than Milvus' arrays hold."""
+    """The row of a chunk. Raises ConfigError for more different terms than a Milvus array holds."""
     chunk, length = record.chunk, record.length
     if len(record.terms) > CAPACITY:
         raise ConfigError(
@@ -148,14 +147,14 @@ def parent_row(parent: Chunk) -> dict[str, Any]:
 
 
 def pieces(chunk: Chunk) -> list[str]:
-    """A chunk as strings that Milvus holds."""
+    """A chunk as strings within Milvus' limit."""
     line = codec.encode(chunk).decode()
     text = _json(json.loads(line))
     return [text[start : start + PIECE] for start in range(0, len(text), PIECE)]
 
 
 def chunk_of(found: Row, name: str) -> Chunk:
-    """The chunk of a row, as of the collection of this name."""
+    """The chunk of a row, in the collection of this name."""
     return codec.decode("".join(found["pieces"]).encode(), name)
 
 
@@ -166,23 +165,23 @@ def id_of(found: Row) -> str:
 
 
 def counts_of(found: Row, numbers: Mapping[int, str]) -> dict[str, int]:
-    """How often a row has each of the terms of these numbers that it has."""
+    """The frequencies, in a row, of the terms with these numbers."""
     held = zip(found["terms"], found["counts"], strict=True)
     return {numbers[term]: count for term, count in held if term in numbers}
 
 
 def bounds(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int) -> dict[int, float]:
-    """A sparse query whose product with a chunk is at least what its terms add to the score, `absent` left out."""
+    """A sparse query whose product with a chunk bounds its terms' part of the score, without `absent`, from above."""
     return _asked(formula, terms, mean, longest, upper=True)
 
 
 def estimates(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int) -> dict[int, float]:
-    """A sparse query whose product with a chunk is about what its terms add."""
+    """A sparse query whose product with a chunk estimates its terms' part of the score, without `absent`."""
     return _asked(formula, terms, mean, longest, upper=False)
 
 
 def matching(forms: Iterable[str], longest: int) -> dict[int, float]:
-    """A sparse query that finds every chunk that has one of the forms."""
+    """A sparse query that finds every chunk with one of the forms."""
     return {
         _dimension(term_number(form), length, count): 1.0
         for form in forms
@@ -211,7 +210,7 @@ def _asked(formula: Formula, terms: Iterable[Weighted], mean: float, longest: in
 
 
 def _corner(length: int, count: int, upper: bool) -> tuple[float, float]:
-    """The length and frequency that a cell is scored by: those that score highest, or its middle."""
+    """The length and frequency that a cell is scored by: the highest-scoring ones for a bound, or its middle."""
     most = _next(_COUNTS, count) - 1
     if upper:
         return length, most
@@ -232,6 +231,6 @@ def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only escapes can say
+    except UnicodeEncodeError:  # a lone surrogate needs an escape
         return json.dumps(value)
     return text

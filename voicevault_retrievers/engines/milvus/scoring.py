@@ -1,4 +1,4 @@
-"""What was counted of a collection of Milvus, and its rows scored by it."""
+"""Cached counts of a Milvus collection, and exact scoring of its rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.text.languages import TAGS
 
 SCORED = ("pieces", "terms", "counts", "length")
-"""The fields that a row is scored by."""
+"""The fields that scoring a row needs."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """How many chunks count, the sum of their lengths, and a length that none of them exceeds."""
+    """The number of counted chunks, the sum of their lengths, and an upper bound of their lengths."""
 
     total: int
     length: int
@@ -29,7 +29,7 @@ class Totals:
 
 @dataclass
 class Counted:
-    """What was counted while the collection had a version, by the clause or the filter of what counts."""
+    """The counts at one version of the collection, by the clause or the filter of the counted chunks."""
 
     version: str
     totals: dict[str, Totals] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Counted:
 
 
 class RowBM25:
-    """Rows scored exactly."""
+    """Exact BM25 scoring of rows."""
 
     def __init__(self, asked: Keywords, population: CollectionCounts, terms: Sequence[Weighted], name: str) -> None:
         self._asked = asked
@@ -51,32 +51,32 @@ class RowBM25:
         self.offset = sum(term.weight * asked.formula.absent() for term in terms)
 
     def hits(self, held: Iterable[Row]) -> Iterable[KeywordHit]:
-        """Those that pass and have a term."""
+        """The rows that pass and have a term, as hits."""
         found = (self.hit(one) for one in held if self.passes(one))
         return [hit for hit in found if hit is not None]
 
     def best(self, held: Iterable[Row], k: int) -> list[KeywordHit]:
-        """The k best of them."""
+        """The k best hits among the rows."""
         return best(self.hits(held), k, positive=self._asked.positive)
 
     def scores(self, held: Mapping[str, Row]) -> dict[str, float]:
-        """The scores of those that pass, 0.0 where no term matches."""
+        """The scores of the rows that pass, 0.0 where no term matches."""
         found = {one: self.hit(row) for one, row in held.items() if self.passes(row)}
         return {one: hit.score if hit else 0.0 for one, hit in found.items()}
 
     def hit(self, held: Row) -> KeywordHit | None:
-        """A row with its score; None where it has no term."""
+        """The hit of a row; None where the row has no term of the query."""
         frequencies = schema.counts_of(held, self._numbers)
         scored = score(self._asked.formula, self._terms, self._mean, frequencies, held["length"])
         return None if scored is None else KeywordHit(schema.chunk_of(held, self._name), *scored)
 
     def passes(self, held: Row) -> bool:
-        """Whether a row is to be found."""
+        """Whether a row passes the filter on the hits."""
         return not self._asked.passing or self._passes(schema.chunk_of(held, self._name).metadata)
 
 
 class Sum:
-    """Adds up rows that count; all of them where `passes` is None."""
+    """Sums over the rows that pass; over all rows where `passes` is None."""
 
     def __init__(self, passes: Predicate | None, name: str) -> None:
         self._passes = passes
@@ -84,7 +84,7 @@ class Sum:
         self.totals = Totals(0, 0, 0)
 
     def take(self, page: Sequence[Row]) -> None:
-        """Add up those of a page that count."""
+        """Add the rows of a page that pass."""
         passes = self._passes
         kept = [one for one in page if passes is None or passes(schema.chunk_of(one, self._name).metadata)]
         lengths = [int(one["length"]) for one in kept]
@@ -99,7 +99,7 @@ class Sum:
 
 
 def counting(held: Sequence[Row], asked: Keywords, name: str) -> tuple[list[Row], Mapping[str, int]]:
-    """Those of the rows that count, and how many of them have each form."""
+    """The rows that count in the statistics, and the number of them with each form."""
     if asked.counting:
         passes = compile_filter(asked.counting)
         held = [one for one in held if passes(schema.chunk_of(one, name).metadata)]
@@ -108,10 +108,10 @@ def counting(held: Sequence[Row], asked: Keywords, name: str) -> tuple[list[Row]
 
 
 def having(forms: Iterable[str]) -> str:
-    """The clause that passes what has one of these terms."""
+    """The clause for rows that have one of these terms."""
     return f"array_contains_any(terms, [{', '.join(str(term_number(form)) for form in forms)}])"
 
 
 def all_of(*clauses: str) -> str:
-    """The clause that passes what all of these pass; empty ones pass everything."""
+    """The conjunction of clauses; empty ones pass everything."""
     return " and ".join(f"({clause})" for clause in clauses if clause)

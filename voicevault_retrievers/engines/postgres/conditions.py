@@ -1,7 +1,7 @@
-"""The portable filter in SQL over jsonb, with the same meaning to the last case.
+"""The portable filter in SQL over jsonb, with exactly the same meaning.
 
-Every condition is true or false, never null, so `NOT` means not. What a filter says is in parameters alone. Numbers are
-compared as decimals of their exact values, strings by code points.
+Every condition is true or false, never null, so that `NOT` is exact negation. Values of a filter are only in
+parameters. Numbers are compared as decimals of their exact values, strings by code points.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from voicevault_retrievers.engines.postgres.texts import escaped, metadata_json,
 from voicevault_retrievers.errors import FilterNotSupportedError
 
 FEW = 8
-"""So many values of a list are asked one by one, which an index on the metadata answers."""
+"""Up to this many values of a list are compared one by one, which can use an index on the metadata."""
 
 _COMPARED = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 
 
 @dataclass
 class Where:
-    """A filter as a condition of SQL on `c.metadata`, and its parameters."""
+    """A filter as an SQL condition on `c.metadata`, and its parameters."""
 
     text: str = "true"
     parameters: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, where: Filter | None, prefix: str) -> Where:
-        """That of a filter; `prefix` begins its parameters' names. Raises FilterNotSupportedError for odd numbers."""
+        """The condition of a filter; `prefix` begins its parameters' names.
+
+        Raises FilterNotSupportedError for a number that equals no int or float, or has too many digits.
+        """
         made = cls()
         writer = _Writer(made.parameters, prefix)
         made.text = "true" if not where else writer.node(parse(where))
@@ -98,7 +101,7 @@ class _Writer:
         return f"coalesce(jsonb_typeof({value}) = 'array', false)"
 
     def _equal(self, key: str, operand: Any) -> str:
-        """Whether the value is the operand, or a list that has it."""
+        """The condition that the value is the operand, or a list that has it."""
         said = _json(operand)
         if said is None:
             return "false"
@@ -113,7 +116,7 @@ class _Writer:
         return f"EXISTS (SELECT FROM jsonb_array_elements({items}) AS item WHERE item = ANY ({choices}))"
 
     def _typed(self, value: str, operands: Sequence[Any]) -> str:
-        """Whether the value is a list, or of the type of one of the operands."""
+        """The condition that the value is a list, or of the JSON type of an operand."""
         kinds = sorted({"array", *(kind for one in operands if (kind := _kind(one)) is not None)})
         return f"coalesce(jsonb_typeof({value}) = ANY ({self._given(kinds, 'text[]')}), false)"
 
@@ -138,7 +141,7 @@ class _Writer:
         return f"CASE WHEN jsonb_typeof({value}) = 'string' THEN {found} ELSE false END"
 
     def _folded(self, text: str, wanted: str) -> str:
-        """A text with those letters folded whose folding has a letter that is wanted; no others matter."""
+        """A text with those letters casefolded whose folding has a letter of `wanted`; the others do not matter."""
         letters = set(wanted)
         single = {letter: folded for letter, folded in _folding().items() if letters.intersection(folded)}
         alone = {letter: folded for letter, folded in single.items() if len(folded) == 1}
@@ -153,12 +156,12 @@ class _Writer:
 
 @cache
 def _folding() -> dict[str, str]:
-    """The letters that casefold changes, as this Python's Unicode has it."""
+    """The letters that casefold changes, in this Python's Unicode version."""
     return {letter: letter.casefold() for letter in map(chr, range(0x110000)) if letter.casefold() != letter}
 
 
 def _kind(operand: Any) -> str | None:
-    """The type in JSON of what an operand can equal."""
+    """The JSON type of the values that an operand can equal."""
     if isinstance(operand, bool):
         return "boolean"
     if isinstance(operand, str):
@@ -167,7 +170,7 @@ def _kind(operand: Any) -> str | None:
 
 
 def _json(operand: Any) -> str | None:
-    """An operand as JSON; None where nothing equals it."""
+    """An operand as JSON; None where no value equals it."""
     kind = _kind(operand)
     if kind is None:
         return None
@@ -181,7 +184,7 @@ def _is_nan(operand: Any) -> bool:
 
 
 def _decimal(operand: Any) -> str:
-    """A number as numeric reads it."""
+    """A number in the syntax of PostgreSQL's numeric."""
     return _said(operand) if _is_finite(operand) else ("Infinity" if operand > 0 else "-Infinity")
 
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a pool for threads, and one for each event loop."""
+"""Connections to PostgreSQL: a pool for threads, and one pool for each event loop."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 
 TRIES = 6
-"""How often what was lost with its connection, or got in another transaction's way, is tried in all."""
+"""How often a request is tried in all, after a lost connection or a conflict of transactions."""
 
 CONNECTING = 10
-"""Seconds that a connection may take to be made, at most."""
+"""The most seconds that connecting may take."""
 
 GRACE = 2.0
-"""Seconds beyond its timeout that a server has to give a statement up by itself."""
+"""Seconds beyond the timeout in which a server has to cancel a statement itself."""
 
 SETTING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-"""The name of a setting of PostgreSQL."""
+"""The syntax of PostgreSQL setting names."""
 
 _SPACES = re.compile(r"[\\\s]")
 _ESCAPED = r"\\\g<0>"
 _AUTHORITY = re.compile("[a-z]+://[^/?]*")
 _PORTS = re.compile("[0-9,]*")
 _AWAY = ("08", "28", "3D", "53300", "57P")
-"""What the states begin with that say that a server cannot be used."""
+"""The beginnings of the SQLSTATEs that mean that a server cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class SqlStatement:
-    """One statement; it gives its rows, or how many rows it changed."""
+    """One statement; its result is its rows, or the number of changed rows."""
 
     text: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class SqlStatement:
 
 @dataclass(frozen=True, eq=False)
 class CopiedRows:
-    """Rows, in the binary format of COPY, that go into a table."""
+    """Rows for a table, in the binary format of COPY."""
 
     text: Any
     data: bytes
@@ -56,9 +56,9 @@ class CopiedRows:
 
 @dataclass(frozen=True, eq=False)
 class Transaction:
-    """Steps of statements, done together or not at all. They may be taken again from the first, and are told so.
+    """The steps of one transaction. They may be run again from the start, and receive whether they are.
 
-    An `unhurried` one may last, but waits no longer than others for what somebody else holds.
+    An `unhurried` transaction has no statement timeout, but the usual timeout for locks.
     """
 
     steps: Callable[[bool], Steps[Any]]
@@ -70,12 +70,12 @@ class _Lost(Exception):  # noqa: N818 - never leaves this module
 
 
 class _TooSlow(Exception):  # noqa: N818 - as above
-    """The server is silent."""
+    """The server does not answer in time."""
 
 
 @dataclass(frozen=True, eq=False)
 class _LoopPool:
-    """The pool of an event loop, and the task that closes it when it is over."""
+    """The pool of an event loop, and the task that closes it."""
 
     pool: Any
     over: asyncio.Event
@@ -83,9 +83,9 @@ class _LoopPool:
 
 
 class Pools:
-    """The connections to one database; `size` is how many at most, for threads and for each event loop.
+    """The connections to one database; `size` is the most for threads, and for each event loop.
 
-    `settings` are set on each. Raises ConfigError for a `dsn` that libpq does not read.
+    `settings` are set on each connection. Raises ConfigError for a `dsn` that libpq cannot parse.
     """
 
     def __init__(self, dsn: str, timeout: float | None, size: int, settings: Mapping[str, str]) -> None:
@@ -99,11 +99,11 @@ class Pools:
 
     @property
     def place(self) -> str:
-        """Where the server is, for messages."""
+        """The server's address, for messages."""
         return f"PostgreSQL at {self._given.get('host', 'localhost')}:{self._given.get('port', 5432)}"
 
     def ask(self, ask: Any) -> Any:
-        """Do what is asked, and wait."""
+        """Run a statement or a transaction, and wait for the result."""
         with self._errors():
             for left in reversed(range(TRIES)):
                 pool = self._opened()
@@ -143,7 +143,7 @@ class Pools:
     def _opened(self) -> Any:
         pool = self._pool
         if pool is None:
-            self._class("Connection").connect(**self._options).close()  # says at once what is wrong; a pool would wait
+            self._class("Connection").connect(**self._options).close()  # raises errors at once, where a pool would wait
             with self._mutex:
                 if self._pool is None:
                     self._pool = self._made("ConnectionPool", "Connection")
@@ -159,15 +159,15 @@ class Pools:
             held = self._of_loop.get(loop)
             if held is None:
                 pool, over = self._made("AsyncConnectionPool", "AsyncConnection"), asyncio.Event()
-                await pool.open()  # which does not wait, so that nobody else opens one meanwhile
+                await pool.open()  # does not wait, so that no other task opens a pool meanwhile
                 held = self._of_loop[loop] = _LoopPool(pool, over, loop.create_task(self._until_over(pool, over)))
         return held.pool
 
     async def _until_over(self, pool: Any, over: asyncio.Event) -> None:
-        """Close a pool when it is over, or when this is cancelled, as all tasks are at the end of an event loop.
+        """Close a pool on request, or when this task is cancelled, as all tasks are at the end of an event loop.
 
-        Cancelling the pool's workers is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow it, and a
-        worker that goes on ends only when its pool is closed.
+        Cancelling the pool's workers is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow it, and then
+        a worker ends only when its pool is closed.
         """
         try:
             await over.wait()
@@ -205,7 +205,7 @@ class Pools:
     @cached_property
     def _options(self) -> Mapping[str, Any]:
         limit = 0 if self.timeout is None else max(1, int(1000 * self.timeout))
-        own = {"statement_timeout": str(limit), "jit": "off"}  # compiling takes longer than what is asked here
+        own = {"statement_timeout": str(limit), "jit": "off"}  # JIT compilation takes longer than these statements
         settings = [f"-c {name}={_SPACES.sub(_ESCAPED, value)}" for name, value in {**own, **self._settings}.items()]
         patience = CONNECTING if self.timeout is None else max(2, min(CONNECTING, int(self.timeout)))
         return {
@@ -248,7 +248,7 @@ class Pools:
 
 
 def settings_of(given: Any) -> dict[str, str]:
-    """Settings of PostgreSQL by their names. Raises ConfigError for what is none, which no value is repeated of."""
+    """Checked PostgreSQL settings by name; ConfigError, which does not repeat values, for an invalid one."""
     if given is not None and not isinstance(given, Mapping):
         raise ConfigError('settings are a mapping of names to strings, such as {"work_mem": "64MB"}')
     found = dict(given or {})
@@ -261,7 +261,7 @@ def settings_of(given: Any) -> dict[str, str]:
 
 
 def misread() -> ConfigError:
-    """What is said of an address that is none; it repeats nothing, for anything may be a part of a password."""
+    """The error for an invalid address, which repeats nothing of it: any part may belong to a password."""
     return ConfigError(
         "the address of a PostgreSQL is like postgresql://user:password@host:5432/database; in a user's name or a "
         "password each of / ? # @ : [ ] % is written as %2F and so on"
@@ -276,7 +276,7 @@ def _parts(dsn: str) -> Mapping[str, Any]:
             raise misread()
     try:
         given: dict[str, Any] = dict(psycopg.conninfo.conninfo_to_dict(dsn)) if isinstance(dsn, str) else {}
-    except psycopg.ProgrammingError:  # whose message may hold the password
+    except psycopg.ProgrammingError:  # the message may hold the password
         given = {}
     if not given or not _PORTS.fullmatch(str(given.get("port", ""))):
         raise misread()
@@ -284,7 +284,7 @@ def _parts(dsn: str) -> Mapping[str, Any]:
 
 
 def _check(error: Exception, left: int) -> None:
-    """Raises an error that another try cannot help, or after which none is left."""
+    """Raises the error where retrying cannot help, or no try is left."""
     psycopg, pools = require("psycopg", extra="postgres"), require("psycopg_pool", extra="postgres")
     states = psycopg.errors
     passing = (states.DeadlockDetected, states.SerializationFailure, states.UniqueViolation, pools.PoolClosed, _Lost)
@@ -293,7 +293,7 @@ def _check(error: Exception, left: int) -> None:
 
 
 def _bounded(base: Any, timeout: float | None) -> Any:
-    """A class of connections that wait for a server no longer than `timeout` seconds, and somewhat."""
+    """A connection class that waits for the server at most `timeout` seconds and `GRACE`."""
 
     class Bounded(base):  # type: ignore[misc]  # a class of psycopg's
         unhurried = False

@@ -1,4 +1,4 @@
-"""Rows in the binary format of COPY, so that text of any kind needs no quoting."""
+"""Rows in the binary format of COPY, which needs no quoting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POSTING = struct.Struct(">iqiiii")
 
 
 def copied(rows: Iterable[Sequence[bytes | None]]) -> bytes:
-    """Rows of fields, each as the type of its column sends it; None is null."""
+    """Rows of fields, each in the binary format of its column's type; None is null."""
     parts = [_HEAD]
     for row in rows:
         parts.append(struct.pack(">h", len(row)))
@@ -27,13 +27,13 @@ def copied(rows: Iterable[Sequence[bytes | None]]) -> bytes:
 
 
 def term(key: str) -> bytes:
-    """The beginning of a posting: how many fields it has, and its term."""
+    """The beginning of a posting: the number of its fields, and its term."""
     data = key.encode()
     return struct.pack(">hi", 4, len(data)) + data
 
 
 def postings(chunks: Iterable[tuple[int, int, Iterable[tuple[bytes, int]]]]) -> bytes:
-    """The postings of chunks: of each its ordinal, its length, and its terms (as of `term`) with their frequencies."""
+    """The postings of chunks, given as (ordinal, length, terms as of `term` with frequencies)."""
     parts = [_HEAD]
     for ordinal, length, terms in chunks:
         for first, frequency in terms:
@@ -42,7 +42,7 @@ def postings(chunks: Iterable[tuple[int, int, Iterable[tuple[bytes, int]]]]) -> 
 
 
 def integer(value: int) -> bytes:
-    """An integer of four bytes."""
+    """A four-byte integer."""
     return _INTEGER.pack(value)
 
 
@@ -52,10 +52,10 @@ def long(value: int) -> bytes:
 
 
 def jsonb(text: str) -> bytes:
-    """A value of jsonb, from its JSON."""
+    """A jsonb value, from its JSON."""
     return b"\x01" + text.encode()
 
 
 def vector(row: Vector, *, half: bool) -> bytes:
-    """A vector of pgvector, or a halfvec."""
+    """A pgvector vector, or a halfvec."""
     return struct.pack(">hh", len(row), 0) + row.astype(">f2" if half else ">f4").tobytes()

@@ -1,4 +1,4 @@
-"""A collection in PostgreSQL: its chunks, terms and vectors in tables, searched by SQL alone."""
+"""A collection in PostgreSQL: chunks, postings and vectors in tables, searched entirely in SQL."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.text.analyzed_texts import tags_of
 
 MOST_INDEXED = {False: 2000, True: 4000}
-"""The most dimensions that pgvector indexes, of a vector and of a halfvec."""
+"""The most dimensions that pgvector indexes, by whether vectors are halfvec."""
 
 MOST_EF_SEARCH = 1000
-"""The most neighbours that pgvector keeps in a search of an index."""
+"""The most neighbours that pgvector keeps in an index search."""
 
 LONGEST_NAME = 63
-"""Bytes of the longest name that PostgreSQL tells from others."""
+"""The most bytes of a PostgreSQL name."""
 
 _OTHER = frozenset({"22000", "3F000", "42P01", "42703", "42704", "42883"})
-"""What a server says of tables that are gone, or not what they were."""
+"""SQLSTATEs of statements on tables that are gone or replaced."""
 
 M = 16
 EF_CONSTRUCTION = 64
-"""What pgvector builds an index with where nothing is said."""
+"""pgvector's defaults for building an index."""
 
 
 class PostgresEngine(Engine):
-    """The collection of this name in a PostgreSQL with pgvector; see `Engine`.
+    """A collection, by its name, in a PostgreSQL with pgvector; see `Engine`.
 
-    `dsn` is an address (`postgresql://user:password@host:5432/database`) or what else libpq reads. The tables are in
-    `schema`, which is made where there is none. Keyword scores are those of a knowledge base.
+    `dsn` is an address (`postgresql://user:password@host:5432/database`) or another libpq connection string. The tables
+    are in `schema`, which is created where missing. Keyword scores equal those of a knowledge base.
 
-    Vectors are compared one by one (exactly) until a collection that is written has `index_from` chunks, when they get
-    an HNSW index (None: never, see `create_index`); `exact` asks past it. `ef_search` is how many neighbours a search
-    of the index keeps, at most 1000; what passes few filters it goes on for, and then asks exactly. With `half` vectors
-    are kept in half precision. `size` is how many connections there are at most, for threads and for each event loop;
-    `settings` of PostgreSQL are set on each.
+    Vectors are searched exactly until an upsert leaves the collection with `index_from` chunks or more, which builds an
+    HNSW index (None: never, see `create_index`); `exact` bypasses the index. `ef_search` is how many neighbours an
+    index search keeps, at most 1000. Where too few of them pass the filter the index search continues, and finally
+    searches exactly. `half` stores vectors in half precision. `size` is the most connections for threads, and for each
+    event loop; the PostgreSQL `settings` are set on each.
     """
 
     capabilities = Capabilities(
@@ -106,7 +106,7 @@ class PostgresEngine(Engine):
 
     @property
     def tables(self) -> Tables:
-        """The names of its tables."""
+        """The names of the collection's tables."""
         recipe = self._recipe
         half = self._options.get("half") if recipe is None else recipe.options.get("half")
         text = None if recipe is None else recipe.text()
@@ -122,7 +122,7 @@ class PostgresEngine(Engine):
 
     @contextmanager
     def _forgetting(self) -> Iterator[None]:
-        """Where the collection turns out to be gone, or another, the next operation asks anew what it is."""
+        """Forget the recipe where a request finds the collection gone or replaced; it is read again at the next."""
         try:
             yield
         except SearchError as error:
@@ -131,7 +131,7 @@ class PostgresEngine(Engine):
             raise
 
     def _rows(self, tables: Tables, statement: Callable[[], SqlStatement], *filters: Filter | None) -> Steps[Any]:
-        """The rows of a search. Raises ReplacedError where the collection is another than the one of the tables."""
+        """The rows of a search. Raises ReplacedError where the collection is no longer the one of the tables."""
         made = (yield Compute(statement)) if any(filters) else statement()
         rows = yield made
         if not rows or not rows[0][-1]:
@@ -172,7 +172,7 @@ class PostgresEngine(Engine):
     def _records(self, chunks: Sequence[Chunk], new: Collection[str], rows: Any) -> Steps[list[Record]]:
         recipe = self._recipe
         records = yield from super()._records(chunks, new, rows)
-        if records and self._recipe != recipe:  # another thread noticed, and their vectors may be of either
+        if records and self._recipe != recipe:  # another thread noticed, so the vectors may be of either embedder
             raise transactions.ReplacedError(f"collection {self.name!r} was replaced meanwhile: ask again")
         return records
 
@@ -225,7 +225,7 @@ class PostgresEngine(Engine):
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
         forms, tables = asked.forms, self.tables
         if not asked.terms:
-            yield from self._checking(tables)  # another analyzer may find some
+            yield from self._checking(tables)  # another collection's analyzer may find terms
             return []
         rows = yield from self._rows(tables, partial(statements.keywords, tables, asked, k), asked.where, asked.require)
         return [KeywordHit(self._chunk(row), row[4], tuple(forms[at] for at in row[5])) for row in rows]
@@ -248,9 +248,10 @@ class PostgresEngine(Engine):
         )
 
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> ServerFused:
-        """Both channels and RRF in one statement: a channel that ranks and votes as `fuse` does over the two.
+        """A channel that runs both channels and RRF in one statement.
 
-        `options` are those of `bm25`; a `timeout` holds for the statement.
+        Ranking and votes are those of `fuse` over the two channels. `options` are those of `bm25`; a `timeout` limits
+        the statement.
         """
         bm25 = self.bm25(**options)
         dense = self.dense(timeout=bm25.timeout)
@@ -259,7 +260,7 @@ class PostgresEngine(Engine):
     def fusing(
         self, asked: Asked, vector: Vector, depth: statements.Depth, require: Filter | None
     ) -> Steps[Sequence[FusedRow]]:
-        """The best of both channels, of what `asked` makes of the analyzer and its tags."""
+        """The best hits of both channels, fused; `asked` makes the keyword query of analyzer and tags."""
         if not (yield from self._ready()) or self._analyzer is None:
             return ()
         tables = self.tables
@@ -301,9 +302,9 @@ class PostgresEngine(Engine):
         return entry is not None and entry.dimension <= MOST_INDEXED[self.tables.half]
 
     def create_index(self, *, m: int = M, ef_construction: int = EF_CONSTRUCTION) -> None:
-        """Make the HNSW index of the vectors, where there is none; writers wait meanwhile. Options are pgvector's.
+        """Create the HNSW index of the vectors, where there is none; writers wait meanwhile. Options are pgvector's.
 
-        Raises ConfigError where there are no vectors, or of more dimensions than pgvector indexes.
+        Raises ConfigError where there are no vectors, or they have more dimensions than pgvector indexes.
         """
         self.run(self._creating_index(m, ef_construction))
 
@@ -324,12 +325,13 @@ class PostgresEngine(Engine):
         self._indexed = True
 
     def enable_access(self, key: str, *, roles: Iterable[str] = (), setting: str | None = None) -> None:
-        """Let users of the database see only the chunks whose metadata have their name under `key`, or in a list there.
+        """Restrict database users to the chunks whose metadata have their name under `key`, as the value or in a list.
 
-        A user's name is that of the role, or with `setting` the value of that setting (such as "voicevault.user",
-        see `settings`), which anybody can change who may send SQL of their own. `roles` are granted what a search
-        needs. The owner of the tables, and superusers, see all. What is hidden does not count in scores either.
-        The collection's questions (`questions`) are hidden likewise, where there are some: where they are made later,
+        A user's name is that of the role, or with `setting` the value of that setting (such as "voicevault.user", see
+        `settings`), which any user who can send SQL can change. `roles` are granted the rights that a search needs. The
+        owner of the tables and superusers see all chunks. Hidden chunks do not count in the statistics either.
+
+        The collection's questions (`questions`) are restricted likewise, where they exist; after they are first made,
         call this again.
         """
         self.run(self._enabling_access(key, roles, setting))
@@ -380,7 +382,7 @@ class PostgresEngine(Engine):
 def at(address: str, *, embedder: Any = None, analyzer: Any = None, **options: Any) -> PostgresEngine:
     """The collection at `postgresql://[user[:password]@]host[:5432]/DATABASE#COLLECTION`.
 
-    Raises ConfigError for any other address, which no error repeats: it may hold a password.
+    Raises ConfigError, which repeats nothing of the address, as it may hold a password, for any other address.
     """
     dsn, _, name = address.partition("#")
     if "@" in name:

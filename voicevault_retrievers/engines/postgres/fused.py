@@ -1,4 +1,4 @@
-"""Vectors and keywords fused by RRF in one statement."""
+"""Vector and keyword search, fused by RRF in one statement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOTH = ("bm25", "dense")
 
 
 class FusedRow(NamedTuple):
-    """A chunk that was found: its fused score, which forms it has, and (rank, score) in each channel."""
+    """A hit of the fusion: its fused score, the forms that it has, and (rank, score) in each channel."""
 
     chunk: Chunk
     score: float
@@ -27,7 +27,7 @@ class FusedRow(NamedTuple):
 
 
 class PostgresFusing(SearchedEngine, Protocol):
-    """An engine that fuses; see `PostgresEngine`."""
+    """The part of `PostgresEngine` that the channel needs."""
 
     def fusing(
         self, asked: Asked, vector: Vector, depth: Depth, require: Filter | None
@@ -35,10 +35,10 @@ class PostgresFusing(SearchedEngine, Protocol):
 
 
 class ServerFused(Fused):
-    """`fuse(bm25=..., dense=..., method=RRF(k))` of a collection, searched and fused by one statement of the server.
+    """`fuse(bm25=..., dense=..., method=RRF(k))` over a collection, run as one statement by the server.
 
-    A query of several wordings, or with a weight of 0, is asked channel by channel and fused here. The statement has
-    the timeout of the keyword channel.
+    A query with several wordings, or with a weight of 0, is searched channel by channel and fused here. The statement
+    has the timeout of the keyword channel.
     """
 
     def __init__(self, engine: PostgresFusing, bm25: EngineBM25, dense: EngineDense, k: float, depth: int) -> None:

@@ -25,7 +25,7 @@ _IDF = {
     BM25L.idf: (0.0, 0.0, 1.0, 0.0, 0.5),
     BM25Plus.idf: (0.0, 0.0, 1.0, 0.0, 0.0),
 }
-"""Of each idf the constants of ln(max(least, one + (N + shift - minus n) / (n + below)))."""
+"""For each idf, the constants of ln(max(least, one + (N + shift - minus n) / (n + below)))."""
 
 _WEIGHT = (
     "ln(greatest(%(least)s::float8, %(one)s::float8 + (population.total + %(shift)s::float8 - %(minus)s::float8 * {n})"
@@ -43,7 +43,7 @@ _KEPT = """
         SELECT count(*), coalesce(sum(length), 0) FROM {chunks} WHERE row_security_active({chunks_name})
     ) AS either
 """
-"""The totals are those of all chunks: a user who sees some of the rows only has them counted."""
+"""The stored totals count all chunks; for a user who sees only some rows, those rows are counted."""
 
 _FLOOR = """
     SELECT %(epsilon)s::float8 * avg({weight_of_each}) FROM (
@@ -101,7 +101,7 @@ ARRAY(
 """
 
 _KNOWN = "(SELECT recipe FROM {collections} WHERE name = %(collection)s) IS NOT DISTINCT FROM %(recipe)s::text"
-"""Whether the collection is the one that is known: its tables may have been made anew for another."""
+"""Whether the collection is still the known one: its tables may have been created again for another."""
 
 _FOUND = """
 WITH {scored}, {best}
@@ -188,12 +188,12 @@ WHERE NOT row_security_active({chunks_name})
 UNION ALL
 SELECT coalesce(bit_or(c.languages), 0) FROM {chunks} c WHERE row_security_active({chunks_name})
 """
-"""Of all chunks the index of the terms tells: a look for each tag, instead of one at each chunk."""
+"""For all chunks, the index of terms answers with one lookup per tag, instead of a scan of the chunks."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """Of a fusion: how many hits, from how many of each channel, and what each adds by its rank."""
+    """The depth of a fusion: the hits wanted, the depth of each channel, RRF's k, and the weights."""
 
     wanted: int
     words: int
@@ -203,7 +203,7 @@ class Depth:
 
 
 def languages(tables: Tables, counting: Filter | None) -> SqlStatement:
-    """Bits for the tags that terms of what counts begin with, in one row or two."""
+    """The tags of the counted chunks' terms as bits, in one row or two."""
     if counting is not None:
         where = Where.of(counting, "w")
         return SqlStatement(tables.sql(_LANGUAGES, passing=_sql(where.text)), where.parameters)
@@ -213,10 +213,9 @@ def languages(tables: Tables, counting: Filter | None) -> SqlStatement:
 
 
 def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, exact: bool) -> SqlStatement:
-    """The nearest chunks: id, text, parent, metadata and score of each.
+    """The nearest chunks, as rows of id, text, parent, metadata and score.
 
-    What each of its rows, and of those of the other statements of a search, ends with says whether the collection is
-    the one that `tables` knows.
+    In this and the other search statements, the last column says whether the collection is the one that `tables` knows.
     """
     where = Where.of(passing, "w")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
@@ -225,20 +224,20 @@ def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, e
 
 
 def vectors(tables: Tables, ids: list[str]) -> SqlStatement:
-    """The ids and vectors, as vector_send gives them, of those of the given chunks that are here."""
+    """The ids and vectors, in the format of vector_send, of the given chunks that exist."""
     text = tables.sql(_VECTORS, known=tables.sql(_KNOWN))
     return SqlStatement(text, {**tables.known, "ids": [escaped(one) for one in ids]})
 
 
 def keywords(tables: Tables, asked: Keywords, k: int) -> SqlStatement:
-    """The best chunks by their words: id, text, parent, metadata, score and the numbers of its forms of each."""
+    """The best chunks by keywords, as rows of id, text, parent, metadata, score and the numbers of their forms."""
     scored, parameters = _scored(tables, asked)
     parts = {"scored": scored, "best": _best(tables, asked), "forms": tables.sql(_FORMS), "known": tables.sql(_KNOWN)}
     return SqlStatement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})
 
 
 def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> SqlStatement:
-    """The ids and scores of those of the given chunks that are here and pass."""
+    """The ids and scores of the given chunks that exist and pass."""
     only = _sql("m.chunk IN (SELECT ordinal FROM {chunks} WHERE id = ANY (%(ids)s::text[]))", tables)
     scored, parameters = _scored(tables, asked, only)
     passing = Where.of(asked.passing, "p")
@@ -248,21 +247,21 @@ def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> SqlStatem
 
 
 def statistics(tables: Tables, asked: Keywords) -> SqlStatement:
-    """How many chunks count, the sum of their lengths, and the number of each form that some has, and how many do."""
+    """The number of counted chunks, the sum of their lengths, and the document frequency of each form by its number."""
     postings, population, parameters = _counting(tables, asked)
     text = tables.sql(_STATISTICS, population=population, counting_postings=postings, known=tables.sql(_KNOWN))
     return SqlStatement(text, {**tables.known, **parameters, **_terms(asked)})
 
 
 def histogram(tables: Tables, asked: Keywords) -> SqlStatement:
-    """Of each number of chunks that count how many terms so many of them have."""
+    """For each document frequency n, the number of terms that n counted chunks have."""
     postings, _, parameters = _counting(tables, asked)
     text = tables.sql(_HISTOGRAM, counting_postings=postings, known=tables.sql(_KNOWN))
     return SqlStatement(text, {**tables.known, **parameters})
 
 
 def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> SqlStatement:
-    """The best of both by RRF: as `keywords`, the rank and score of each in both, and how many are near."""
+    """The best of both channels by RRF: rows as of `keywords`, rank and score in each, number of near chunks."""
     scored, parameters = _scored(tables, asked)
     where = Where.of(asked.passing, "v")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
@@ -275,7 +274,7 @@ def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exac
 
 
 def literal(vector: Vector) -> str:
-    """A vector as pgvector reads it; every float32 comes through whole."""
+    """A vector in pgvector's syntax, with every float32 exact."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
@@ -305,7 +304,7 @@ def _scored(tables: Tables, asked: Keywords, only: Any = None) -> tuple[Any, dic
 
 
 def _counting(tables: Tables, asked: Keywords) -> tuple[Any, Any, dict[str, Any]]:
-    """The clause of the postings that count, the statement that counts their chunks, and the parameters of both."""
+    """The clause on counted postings, the statement that counts their chunks, and the parameters of both."""
     if not asked.counting:
         return _sql("true"), tables.sql(_KEPT), {}
     counting = Where.of(asked.counting, "c")
@@ -334,7 +333,7 @@ def _terms(asked: Keywords) -> dict[str, Any]:
 
 
 def _constants(formula: Formula) -> dict[str, float]:
-    """The constants of a formula. Raises ConfigError for one that cannot be said by them."""
+    """The constants of a formula. Raises ConfigError for a formula that they cannot express."""
     curve, idf = formula.curve(), _IDF.get(type(formula).idf)
     floors = type(formula).floor in (Formula.floor, Okapi.floor)
     if curve is None or idf is None or not floors or type(formula).norm is not Formula.norm:

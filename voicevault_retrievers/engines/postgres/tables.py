@@ -1,4 +1,4 @@
-"""The tables of a collection: their names, how they are made, and row-level security."""
+"""The tables of a collection: their names, their creation, and row-level security."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from voicevault_retrievers.errors import ConfigError
 
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 SLOTS = 32
-"""Rows that the totals are kept in: writers that run at the same time seldom wait for each other."""
+"""The number of rows that hold the totals, so that concurrent writers seldom wait for each other."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a collection in a schema; `extension` is the schema of pgvector, `half` says halfvec.
+    """The tables of a collection in a schema; `extension` is the schema of pgvector, `half` means halfvec.
 
-    `recipe` is what the collection was made with as this client knows it, as `Recipe.text` has it; None for unknown.
-
-    A collection of a plain name has tables of that name, any other those of its digest.
+    `recipe` is the collection's recipe as this client knows it, as `Recipe.text` writes it; None for unknown. A
+    collection with a plain name has tables of that name, any other tables named by a digest.
     """
 
     schema: str
@@ -37,18 +36,18 @@ class Tables:
 
     @property
     def prefix(self) -> str:
-        """What the tables' names begin with."""
+        """The beginning of the tables' names."""
         if _PLAIN.fullmatch(self.collection):
             return self.collection
         return f"_{hashlib.blake2b(escaped(self.collection).encode(), digest_size=16).hexdigest()}"
 
     def sql(self, text: str, **parts: Any) -> Any:
-        """SQL with the tables in their places, `parts` being SQL too."""
+        """SQL with the names of the tables filled in; `parts` are SQL too."""
         return require("psycopg.sql", extra="postgres").SQL(text).format(**self._names, **parts)
 
     @property
     def known(self) -> dict[str, Any]:
-        """What a statement is given that says whether the collection is still the one that is known."""
+        """The parameters of the check that the collection is still the known one."""
         return {"collection": escaped(self.collection), "recipe": self.recipe}
 
     @cached_property
@@ -150,8 +149,9 @@ CREATE TRIGGER truncated AFTER TRUNCATE ON {chunks} FOR EACH STATEMENT EXECUTE F
 CREATE TRIGGER touched BEFORE UPDATE ON {chunks} FOR EACH ROW
     WHEN (OLD.digest = NEW.digest AND OLD.* IS DISTINCT FROM NEW.*) EXECUTE FUNCTION {touched}()
 """
-"""Totals and postings follow the chunks by triggers, whoever deletes. A row that others change loses its digest, so
-that the next upsert of it puts it right."""
+"""Triggers keep totals and postings in step with the chunks, whoever deletes. A row that others change loses its
+digest, so that its next upsert writes it again.
+"""
 
 VECTORS = """
 ALTER TABLE {chunks} ADD COLUMN embedding {vector}({dimension}) NOT NULL;
@@ -184,7 +184,7 @@ CREATE POLICY access ON {chunks} FOR SELECT USING (
 CREATE POLICY access ON {postings} FOR SELECT USING (EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = chunk));
 CREATE POLICY access ON {parents} FOR SELECT USING (EXISTS (SELECT FROM {chunks} c WHERE c.parent_id = {parents}.id))
 """
-"""Terms and parents are seen with a chunk of theirs, the totals of all chunks by nobody but the owner."""
+"""Postings and parents are visible with one of their chunks, the totals of all chunks only to the owner."""
 
 GRANTS = """
 GRANT USAGE ON SCHEMA {schema} TO {role};
@@ -193,7 +193,7 @@ GRANT SELECT ON {collections}, {chunks}, {postings}, {parents}, {totals} TO {rol
 
 
 def check_access(key: Any, roles: Any, setting: Any) -> list[str]:
-    """The roles, each named. Raises ConfigError for what `enabling` cannot be given."""
+    """The roles as a list. Raises ConfigError for invalid arguments of `enabling`."""
     if not isinstance(key, str) or not key:
         raise ConfigError(f"the key of the metadata that names readers is a string that is not empty, not {key!r}")
     if isinstance(roles, str) or not isinstance(roles, Iterable):
@@ -208,7 +208,7 @@ def check_access(key: Any, roles: Any, setting: Any) -> list[str]:
 
 
 def enabling(tables: Tables, key: str, roles: Sequence[str], setting: str | None) -> Steps[None]:
-    """Make the policies, and grant roles what they need to search."""
+    """Create the policies, and grant roles the rights that a search needs."""
     sql: Any = require("psycopg.sql", extra="postgres")
     who = sql.SQL("current_user::text")
     if setting is not None:

@@ -1,8 +1,8 @@
-"""Text and metadata as PostgreSQL can hold them, and back without loss.
+"""Text and metadata in a form that PostgreSQL can store, without loss.
 
-Neither text nor jsonb holds NUL or half of a surrogate pair. Those, and the characters that stand for them, are written
-as codes: each of one length, never part of another text's code, and in the order of what they stand for. So equality,
-order by code point and substrings mean the same as before. All other text is as it was.
+Neither text nor jsonb can hold NUL or a lone surrogate. Those, and the characters that begin codes, are written as
+codes. Codes of a kind have one length, are never part of another text's code, and sort as their characters do. So
+equality, order by code point and substrings keep their meaning. All other text is unchanged.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _CODED = re.compile("[\x01\x02].|[\ud7fe\ud7ff].{4}", re.DOTALL)
 _CODED_JSON = re.compile(r"\\u000[12]|[\ud7fe\ud7ff]")
 
 LONGEST = 2600
-"""Bytes of the longest text that an index takes, somewhat less than PostgreSQL's own limit."""
+"""The most bytes of an indexed text, somewhat below PostgreSQL's own limit."""
 
 _EXACT = 2.0**53
 
 
 def is_plain(value: Any) -> bool:
-    """Whether something is a string that PostgreSQL holds as it is."""
+    """Whether a value is a string that PostgreSQL can store unchanged."""
     return isinstance(value, str) and "\0" not in value and not _HALVES.search(value)
 
 
 def escaped(text: str) -> str:
-    """Text that PostgreSQL holds."""
+    """A text in the form that PostgreSQL can store."""
     return text.translate(_TABLE) if _ODD.search(text) else text
 
 
 def unescaped(text: str) -> str:
-    """The text that was escaped."""
+    """The original of an escaped text."""
     return _CODED.sub(lambda found: _LETTERS.get(found[0], found[0]), text) if _CODED.search(text) else text
 
 
 def term_key(term: str) -> str:
-    """A term as an index holds it: a longer one by its first letter and its digest, with a code that no text has."""
+    """A term as an index key: an overlong one by its first letter and digest, marked by a code that no text has."""
     key = escaped(term)
     if len(key) * 4 <= LONGEST or len(key.encode()) <= LONGEST:
         return key
@@ -61,18 +61,18 @@ def term_key(term: str) -> str:
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> str:
-    """Metadata as JSON for jsonb, whose numbers are decimals: each has the value of the number that it stands for."""
+    """Metadata as JSON for jsonb, whose decimals keep each number's exact value."""
     return _json(metadata)
 
 
 def metadata_of(text: str) -> dict[str, Any]:
-    """The metadata of what jsonb gives as text."""
+    """The metadata of a jsonb value, given as text."""
     found: dict[str, Any] = json.loads(text)
     return _plain(found) if _CODED_JSON.search(text) else found
 
 
 def number_text(value: float) -> str:
-    """A finite number as a decimal of its value; a whole float keeps its `.0`, so that it comes back as one."""
+    """A finite number as an exact decimal; a whole float keeps its `.0`, so that it is read back as a float."""
     if isinstance(value, float):
         value = float(value)
         return f"{int(value)}.0" if abs(value) >= _EXACT else repr(value)

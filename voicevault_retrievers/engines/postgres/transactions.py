@@ -1,4 +1,4 @@
-"""What is written to a collection: each as the steps of one transaction."""
+"""Writes to a collection, each as the steps of one transaction."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ THERE = """
 SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass}) IS NOT NULL,
     (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')
 """
-"""Whether there are collections, whether this one has an index of vectors, and the schema of pgvector or null."""
+"""Whether the collections table exists, whether this collection has a vector index, and pgvector's schema or null."""
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended({chunks_name}, 0))"
 _SHARE = "SELECT pg_advisory_xact_lock_shared(hashtextextended({chunks_name}, 0))"
 _PARENTS_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended({chunks_name}, 1))"
 _PARENTS_SHARE = "SELECT pg_advisory_xact_lock_shared(hashtextextended({chunks_name}, 1))"
-"""Who takes chunks from a parent waits for those who give it some, and they for him."""
+"""Transactions that take chunks from a parent exclude those that give it some."""
 
 _RECIPE = "SELECT recipe FROM {collections} WHERE name = %(name)s"
 _HELD = "SELECT ordinal, parent_id FROM {chunks} WHERE id = ANY (%(ids)s::text[]) ORDER BY id FOR UPDATE"
@@ -53,19 +53,19 @@ DELETE FROM {parents} p WHERE p.id = ANY (%(ids)s::text[])
 """
 
 _FIELDS = 8
-"""How many fields there are with a vector."""
+"""The number of fields of a chunk with a vector."""
 
 _INLINE = 7000
-"""Bytes of a vector that are kept in its row, which one page holds."""
+"""The most bytes of a vector that is stored in its row, which one page holds."""
 
 
 class ReplacedError(SearchError):
-    """The collection is another than the one that was known."""
+    """The collection is no longer the one that was known."""
 
 
 @dataclass(frozen=True, eq=False)
 class CopyRow:
-    """A chunk as it is copied: its fields behind the ordinal, and its terms (as of `copies.term`) and frequencies."""
+    """A chunk as it is copied: its fields after the ordinal, and its terms (as of `copies.term`) with frequencies."""
 
     id: str
     parent: str | None
@@ -75,7 +75,7 @@ class CopyRow:
 
 
 def rows_of(records: Sequence[Record], *, half: bool) -> list[CopyRow]:
-    """The rows of chunks, by ascending id, so that writers lock them in one order."""
+    """The rows of chunks, by ascending id, so that all writers lock rows in one order."""
     known: dict[str, bytes] = {}
     return [_row(record, half, known) for record in sorted(records, key=lambda record: record.chunk.id)]
 
@@ -100,7 +100,7 @@ def _row(record: Record, half: bool, known: dict[str, bytes]) -> CopyRow:
 
 
 def _id(text: str) -> str:
-    """An id as an index holds it. Raises ConfigError for one with too many characters that PostgreSQL cannot hold."""
+    """An id as an index key. Raises ConfigError where its escaped form is too long."""
     key = escaped(text)
     if len(key.encode()) > LONGEST:
         raise ConfigError(
@@ -111,18 +111,18 @@ def _id(text: str) -> str:
 
 
 def asked(tables: Tables, text: str, **parameters: Any) -> Steps[Any]:
-    """One statement: its rows, or how many it changed."""
+    """One statement: its rows, or the number of changed rows."""
     result: Any = yield SqlStatement(tables.sql(text), parameters)
     return result
 
 
 def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
-    """Make the tables, and the schema where there is none; nothing where somebody else has."""
+    """Create the tables, and the schema where missing; does nothing where the collection exists."""
     yield SqlStatement("SELECT pg_advisory_xact_lock(hashtextextended('voicevault', 0))")
     ((there, _, _),) = yield from asked(tables, THERE)
     if not there:
         ((schema,),) = yield from asked(tables, "SELECT to_regnamespace({schema_name}) IS NOT NULL")
-        if not schema:  # which needs a right that the owner of a schema need not have
+        if not schema:  # `CREATE SCHEMA` needs a right that the owner of a schema may lack
             yield from asked(tables, "CREATE SCHEMA {schema}")
         yield from asked(tables, CATALOG)
     name = escaped(tables.collection)
@@ -139,13 +139,13 @@ def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
 
 
 def recipe_of(tables: Tables) -> Steps[str | None]:
-    """What the collection was made with; None where there is none."""
+    """The collection's recipe; None where there is no collection."""
     rows = yield from asked(tables, _RECIPE, name=escaped(tables.collection))
     return unescaped(rows[0][0]) if rows else None
 
 
 def checking(tables: Tables) -> Steps[None]:
-    """Raises ReplacedError where the collection is gone, or made with something else than what is known."""
+    """Raises ReplacedError where the collection is gone, or its recipe is not the known one."""
     text = yield from recipe_of(tables)
     name = tables.collection
     if text is None or tables.recipe is None or Recipe.parse(text, name) != Recipe.parse(tables.recipe, name):
@@ -153,16 +153,16 @@ def checking(tables: Tables) -> Steps[None]:
 
 
 def dropping(tables: Tables) -> Steps[None]:
-    """Remove the tables, when nobody writes to them."""
+    """Remove the tables, while no other client writes to them."""
     yield from asked(tables, _LOCK)
     yield from asked(tables, DROPPED)
     yield from asked(tables, "DELETE FROM {collections} WHERE name = %(name)s", name=escaped(tables.collection))
 
 
 def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], again: bool) -> Steps[None]:
-    """Put rows in the place of those of their ids, and parents; `again`, alone, for others were in the way before.
+    """Write rows and parents, replacing those with the same ids; `again`, after a conflict, locks out other writers.
 
-    Parents that lose their last chunk by it go, but for those given. Raises ReplacedError as `checking` does.
+    Parents that lose their last chunk are deleted, except those given. Raises ReplacedError as `checking` does.
     """
     yield from asked(tables, _LOCK if again else _SHARE)
     yield from checking(tables)
@@ -197,7 +197,7 @@ def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], a
 
 
 def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
-    """Remove rows, and parents that none names any more; how many rows."""
+    """Remove rows, and parents that lose their last chunk; returns the number of rows."""
     yield from asked(tables, _LOCK if again else _SHARE)
     held = yield from asked(tables, _HELD, ids=[escaped(one) for one in ids])
     if not held:
@@ -212,7 +212,7 @@ def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
 
 
 def indexing(tables: Tables, m: int, ef_construction: int) -> Steps[None]:
-    """Make the index of the vectors, where there is none."""
+    """Create the index of the vectors, where there is none."""
     yield from asked(tables, _LOCK)
     ((_, there, _),) = yield from asked(tables, THERE)
     if not there:

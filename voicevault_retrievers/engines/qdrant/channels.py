@@ -1,4 +1,4 @@
-"""The channels that only Qdrant has: vectors searched in its ways, fusion by the server, BM25 by sparse vectors."""
+"""Channels specific to Qdrant: vector search options, fusion by the server, and BM25 through sparse vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FUNNEL = ("prefix", "candidates", "on_loss")
 
 @dataclass(frozen=True)
 class Way:
-    """How vectors are searched: all of them (`exact`), or those first that `prefix` dimensions find (`candidates`)."""
+    """How vectors are searched: exactly (`exact`), or through a funnel of `candidates` by `prefix` dimensions."""
 
     exact: bool = False
     prefix: int | None = None
@@ -43,7 +43,7 @@ class Way:
         flag("exact", self.exact)
 
     def funnelled(self, funnel: Mapping[str, Any] | None) -> Way:
-        """With a funnel. Raises ConfigError for what is none."""
+        """The way with a funnel. Raises ConfigError for invalid options."""
         if funnel is None:
             return self
         for key in funnel:
@@ -56,7 +56,7 @@ class Way:
         return replace(self, prefix=whole("prefix", funnel.get("prefix")), candidates=candidates, on_loss=on_loss)
 
     def among(self, name: str, prefix: int | None) -> Way:
-        """The way in a collection of such short vectors; ConfigError where it has no others, unless that is "full"."""
+        """The way in a collection made with `prefix`; ConfigError for another funnel, unless `on_loss` is "full"."""
         if self.prefix in (None, prefix):
             return self
         if self.on_loss == "full":
@@ -69,20 +69,20 @@ class Way:
 
 @dataclass(frozen=True)
 class ByRanks:
-    """Reciprocal ranks, `1 / (k + rank)`, over two lists of this depth."""
+    """RRF, `1 / (k + rank)`, over two rankings of this depth."""
 
     k: int
     depth: int
 
 
 class QdrantSearch(SearchedEngine, Protocol):
-    """What the channels ask of an engine; see `QdrantEngine`."""
+    """The part of `QdrantEngine` that the channels need."""
 
     way: Way
 
     @property
     def prefix(self) -> int | None:
-        """How many dimensions the collection's short vectors have, as far as that is known."""
+        """The dimensions of the collection's short vectors, as far as known."""
         ...
 
     def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]: ...
@@ -93,12 +93,12 @@ class QdrantSearch(SearchedEngine, Protocol):
 
 
 class QdrantDense(EngineDense):
-    """The vector channel, see `EngineDense`.
+    """The vector channel of Qdrant, see `EngineDense`.
 
-    `funnel={"prefix": 64, "candidates": 1000}` finds candidates by the first dimensions (of a collection made with that
-    `prefix`) and rescores them by all, in one request; of another collection `on_loss` "raise" raises ConfigError, and
-    "full" searches by all dimensions, with a note. `exact` compares all vectors, without Qdrant's graph; None is
-    the engine's own choice.
+    `funnel={"prefix": 64, "candidates": 1000}` finds candidates by the first dimensions (in a collection made with that
+    `prefix`) and rescores them by all, in one request. In another collection `on_loss` "raise" raises ConfigError, and
+    "full" searches all dimensions, with a note. `exact` compares all vectors, without Qdrant's HNSW graph; None is the
+    engine's own setting.
     """
 
     def __init__(
@@ -126,12 +126,13 @@ class QdrantDense(EngineDense):
 
 
 class QdrantFused(EngineLeaf[QdrantSearch]):
-    """Words and vectors, searched and fused by Qdrant in one request; scores are RRF's, higher is better.
+    """Keyword and vector search, fused by Qdrant in one request; scores are RRF's, higher is better.
 
-    `1 / (k + rank)` for each of the two lists of `depth`, ranks from 1. Qdrant ranks words by what it has stored for
-    them, not by our exact scores, and says nothing of either list, so hits have one vote, which says so. Under
-    `require` only filters that Qdrant itself can tell exactly are searched: equality with strings, `$in`, `$and`,
-    `$or`; others raise FilterNotSupportedError. What `where` leaves out counts in the ranks where Qdrant cannot tell.
+    A score is the sum of `1 / (k + rank)` over the two rankings of `depth`, ranks from 1. Qdrant ranks keywords by
+    stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Under
+    `require` only filters that Qdrant evaluates exactly are accepted: equality with strings, `$in`, `$and`, `$or`;
+    others raise FilterNotSupportedError. Where Qdrant cannot evaluate `where` exactly, chunks that fail it still take
+    ranks.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class QdrantFused(EngineLeaf[QdrantSearch]):
 
 
 class _Searching:
-    """An engine whose vectors are searched in a way."""
+    """An engine whose vectors are searched in a given way."""
 
     def __init__(self, engine: QdrantSearch, way: Way) -> None:
         self._engine = engine
@@ -187,12 +188,12 @@ class _Searching:
 
 
 ROUNDING = 1e-4
-"""More than what 32-bit floats lose of an inner product, relative to it."""
+"""An upper bound of the relative rounding error of a float32 inner product."""
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """How chunks are scored for what is asked: exactly, from their own counts."""
+    """Exact scoring of chunks for a query, from their own term counts."""
 
     formula: Formula
     terms: Sequence[Weighted]
@@ -202,16 +203,16 @@ class Scoring:
 
     @classmethod
     def of(cls, asked: Keywords, counts: Counts) -> Scoring:
-        """With the statistics of the chunks that count."""
+        """The scoring of a query with these statistics."""
         population = counts.population(asked.forms)
         terms = weigh(asked, population)
         factor = bound(asked.formula, counts, population) if _rising(terms) else math.inf
         return cls(asked.formula, terms, population.mean, compile_filter(asked.passing), factor)
 
     def query(self) -> dict[int, float]:
-        """The sparse vector that asks for candidates: idf by term; 1 each where some weigh nothing or less.
+        """The sparse vector that requests candidates: idf by term, or 1 each where `factor` is infinite.
 
-        Of terms that share an index the larger idf, so that an inner product is never too small for `unseen`.
+        For terms that share an index it has the larger idf, so that an inner product is never too small for `unseen`.
         """
         weights: dict[str, float] = {}
         for term in self.terms:
@@ -224,32 +225,32 @@ class Scoring:
         return values
 
     def unseen(self, product: float) -> float:
-        """The most that a chunk can score whose inner product with `query()` is at most `product`."""
+        """An upper bound of the score of a chunk whose inner product with `query()` is at most `product`."""
         if not math.isfinite(self.factor):
             return math.inf
         lacking = self.formula.absent() * math.fsum(term.weight for term in self.terms)
         return lacking + self.factor * product * (1 + ROUNDING)
 
     def hit(self, payload: Mapping[str, Any], kb: str) -> KeywordHit | None:
-        """The chunk of a payload where it has a term and passes. Terms are compared: a shared index is no match."""
+        """The hit of a payload that has a term and passes. Compares terms, as different terms may share an index."""
         if not self.passes(points.metadata_of(payload)):
             return None
         scored = self.score(payload)
         return None if scored is None else KeywordHit(points.chunk_of(payload, kb), *scored)
 
     def score(self, payload: Mapping[str, Any]) -> tuple[float, tuple[str, ...]] | None:
-        """The score of a chunk, and the forms that it has; None where it has none."""
+        """The score of a chunk, and the forms that it has; None for no term of the query."""
         return score(self.formula, self.terms, self.mean, points.frequencies_of(payload), payload["length"])
 
 
 def bound(formula: Formula, counts: Counts, population: CollectionCounts) -> float:
-    """The most that a term can add now (above what it adds where it is absent), by the value stored for it.
+    """An upper bound of the ratio of a term's score (above `absent`) to its stored value.
 
     A formula's curve above its value at f = 0 is `a * f / (f + g * n1)`, with `n1 = 1 - b + b * L / m1` at the present
-    mean m1; stored is `f / (f + k * n0)`, with `n0` at the mean m0 known when the chunk was written. Their ratio,
-    `a * (f + k * n0) / (f + g * n1)`, is monotone in f, and in L: it is largest at f = 1 or without end, and at L = 0
-    or the longest chunk. It falls with m0, so the smallest m0 of all chunks bounds it. For Lucene's formula that is at
-    most `max(1, m1 / m0)`. Infinite where the formula has another shape.
+    mean m1. The stored value is `f / (f + k * n0)`, with `n0` at the mean m0 known when the chunk was written. Their
+    ratio, `a * (f + k * n0) / (f + g * n1)`, is monotone in f, and in L: it is largest at f = 1 or for f to infinity,
+    and at L = 0 or the longest chunk. It falls with m0, so the smallest m0 of all chunks bounds it. For Lucene's
+    formula that is at most `max(1, m1 / m0)`. Infinite where the formula has another shape.
     """
     curve = formula.curve()
     if curve is None or not population.mean or not counts.least:
@@ -265,14 +266,14 @@ def bound(formula: Formula, counts: Counts, population: CollectionCounts) -> flo
 
 
 def server_query(asked: Keywords) -> dict[int, float]:
-    """The sparse vector that a server weighs by its own idf: how often the query has each term."""
+    """The sparse vector for a server that applies its own idf: the terms' counts in the query."""
     return points.sparse((points.bucket(form), count) for forms, count in asked.terms.items() for form in forms)
 
 
 def server_hit(
     asked: Keywords, passes: Predicate, payload: Mapping[str, Any], given: float, kb: str
 ) -> KeywordHit | None:
-    """A chunk that a server found, where it has a term and passes."""
+    """The hit of a chunk that a server found, where it has a term and passes; else None."""
     hit = fused_hit(asked, passes, payload, given, kb)
     return hit if hit is not None and hit.forms else None
 
@@ -280,7 +281,7 @@ def server_hit(
 def fused_hit(
     asked: Keywords, passes: Predicate, payload: Mapping[str, Any], given: float, kb: str
 ) -> KeywordHit | None:
-    """A chunk that a server found by words, by its vector or by both, where it passes."""
+    """The hit of a chunk that a server found by keywords, by its vector or by both, where it passes; else None."""
     held = points.frequencies_of(payload)
     found = tuple(form for form in asked.forms if form in held)
     return KeywordHit(points.chunk_of(payload, kb), given, found) if passes(points.metadata_of(payload)) else None

@@ -1,4 +1,4 @@
-"""How Qdrant is asked: a server, or the client's local mode."""
+"""Access to Qdrant: a server, or the client's local mode."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class QdrantCall:
 
 
 class NoCollectionError(SearchError):
-    """There is no such collection."""
+    """The collection does not exist."""
 
 
 class QdrantCaller(Protocol):
-    """What asks Qdrant: sync, and on an event loop."""
+    """A connection to Qdrant, sync and on an event loop."""
 
     local: bool
 
@@ -63,12 +63,12 @@ class QdrantCaller(Protocol):
 
 
 class InThreads:
-    """A synchronous client, which an event loop has called in worker threads."""
+    """A synchronous client, called in worker threads from an event loop."""
 
     local: bool
 
     def ask(self, asked: QdrantCall) -> Any:
-        """What the method returns."""
+        """The result of the method."""
         raise NotImplementedError
 
     async def aask(self, asked: QdrantCall) -> Any:
@@ -76,11 +76,11 @@ class InThreads:
         return await in_thread(partial(self.ask, asked))
 
     async def aclose(self) -> None:
-        """Nothing: there are no connections of an event loop."""
+        """Does nothing: there are no connections of an event loop."""
 
 
 class Lent(InThreads):
-    """A client that its owner closes. In local mode, which is not thread-safe, it is asked one thing at a time."""
+    """A client that its owner closes. Calls to one in local mode, which is not thread-safe, are serialised."""
 
     _mutexes: ClassVar[WeakKeyDictionary[Any, Mutex]] = WeakKeyDictionary()
 
@@ -93,11 +93,11 @@ class Lent(InThreads):
         self._mutex = self._mutexes.setdefault(client, Mutex())
 
     def shared(self) -> Lent:
-        """Itself."""
+        """The same object."""
         return self
 
     def close(self) -> None:
-        """Nothing: others use it, too."""
+        """Does nothing: others use the client too."""
 
     def ask(self, asked: QdrantCall) -> Any:
         with _errors("Qdrant", None):
@@ -108,7 +108,7 @@ class Lent(InThreads):
 
 
 class Folder(InThreads):
-    """Local mode in a folder, or in memory (None). Engines of one folder share one client, for it locks the folder."""
+    """Local mode in a folder, or in memory (None). Engines of one folder share one client, as it locks the folder."""
 
     local = True
     _opened: ClassVar[WeakValueDictionary[str, _Opened]] = WeakValueDictionary()
@@ -119,7 +119,7 @@ class Folder(InThreads):
         self._mine: _Opened | None = None
 
     def shared(self) -> Folder:
-        """In memory itself: nothing there is closed."""
+        """For memory the same object, as nothing there is closed."""
         return self if self.path is None else Folder(self.path)
 
     def ask(self, asked: QdrantCall) -> Any:
@@ -128,7 +128,7 @@ class Folder(InThreads):
             return _call_local(opened.client, asked)
 
     def close(self) -> None:
-        """Give the folder back once no other engine of this process has it; what is in memory stays."""
+        """Release the folder; the last engine of this process closes it. Collections in memory stay."""
         with self._opening:
             mine = self._mine
             if mine is None or self.path is None:
@@ -141,7 +141,7 @@ class Folder(InThreads):
                 with mine.mutex:
                     mine.client.close()
             finally:
-                self._opened.pop(self.path, None)  # not before: who opens the folder meanwhile would find it locked
+                self._opened.pop(self.path, None)  # any earlier, others find it locked
 
     def __repr__(self) -> str:
         return f"Folder({self.path!r})"
@@ -176,7 +176,7 @@ class Folder(InThreads):
 
 
 def _locked(path: str) -> bool:
-    """Whether somebody has the folder; the client finds that out, too, but leaves the lock's file open."""
+    """Whether another process has the folder open; the client's own check leaves the lock file open."""
     portalocker = require("portalocker", extra="qdrant")
     try:
         with open(os.path.join(path, ".lock"), "r+", encoding="utf-8") as lock:
@@ -190,7 +190,7 @@ def _locked(path: str) -> bool:
 
 
 class _Opened:
-    """A client in local mode, and how many engines use it."""
+    """A client in local mode, and the number of engines that use it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -217,7 +217,7 @@ class HttpServer:
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def shared(self) -> HttpServer:
-        """With connections of its own."""
+        """The same server with separate connections."""
         return HttpServer(self.url, self._key, self._timeout)
 
     def ask(self, asked: QdrantCall) -> Any:
@@ -231,7 +231,7 @@ class HttpServer:
     async def aask(self, asked: QdrantCall) -> Any:
         loop = asyncio.get_running_loop()
         client = self._of_loop.get(loop)
-        if client is None:  # made in a thread: importing the library and reading certificates take a while
+        if client is None:  # in a thread: importing the library and reading certificates are slow
             made = await in_thread(partial(self._connected, "AsyncQdrantClient", self._alimit))
             client = self._of_loop.setdefault(loop, made)
             if client is not made:
@@ -240,7 +240,7 @@ class HttpServer:
             return await getattr(client, asked.method)(**asked.arguments)
 
     def close(self) -> None:
-        """Close the connections that are not of an event loop."""
+        """Close the connections of threads."""
         with self._mutex:
             client, self._client = self._client, None
         if client is not None:
@@ -265,7 +265,7 @@ class HttpServer:
                 raise ConfigError(f"url={self.url!r} is no address of a server: {error}") from error
 
     def _limit(self, request: Any) -> None:
-        """The client would round the seconds up, and take None for 5."""
+        """Set the timeout: the client would round seconds up, and take None for 5."""
         request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), self._timeout)
 
     async def _alimit(self, request: Any) -> None:
@@ -273,7 +273,7 @@ class HttpServer:
 
 
 def _is_place(url: Any) -> bool:
-    """Whether it is an address of a server, with nothing in it that is secret."""
+    """Whether `url` is an address of a server, without user or password."""
     try:
         return bool(_PLACE.fullmatch(url) and urlsplit(url).hostname and urlsplit(url).port != 0)
     except (TypeError, ValueError):
@@ -281,7 +281,7 @@ def _is_place(url: Any) -> bool:
 
 
 def _call_local(client: Any, asked: QdrantCall) -> Any:
-    if asked.method == "delete_collection":  # which forgets to close the collection's file
+    if asked.method == "delete_collection":  # the client does not close the collection's file
         held = client._client.collections.get(asked.arguments["collection_name"])
         if held is not None:
             held.close()
@@ -304,7 +304,7 @@ def _errors(place: str, timeout: float | None) -> Iterator[None]:
         raise SearchNotAvailableError(f"{place} has too much to do: {error}") from error
     except (OSError, RuntimeError) as error:
         raise SearchNotAvailableError(f"{place} cannot be reached: {error}") from error
-    except (ValueError, KeyError, TypeError, sqlite3.Error) as error:  # what local mode says of what it refuses
+    except (ValueError, KeyError, TypeError, sqlite3.Error) as error:  # the errors of local mode for refused requests
         kind = NoCollectionError if _NO_COLLECTION.match(str(error)) else SearchError
         raise kind(f"{place} refused a request: {error}") from error
 

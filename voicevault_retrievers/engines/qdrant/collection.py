@@ -1,4 +1,4 @@
-"""A collection of Qdrant: made, written and read."""
+"""Creation, writes and reads of a Qdrant collection."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from voicevault_retrievers.errors import (
 )
 
 PAGE = 1000
-"""Points that are read by one request."""
+"""The most points read by one request."""
 
 STATE_ID = points.point_id("state", STATE)
-"""The point that says what was written."""
+"""The id of the point that records the writes."""
 
 _FORBIDDEN = '<>:"/\\|?*\0\x1f'
 
 
 class Collection(Engine):
-    """What `QdrantEngine` writes and reads by id; see there for the options."""
+    """The part of `QdrantEngine` that writes, and reads by id; see there for the options."""
 
     capabilities = Capabilities(
         exact_keywords=True, exact_vectors=False, atomic=False, native_async=True, server_fusion=True
@@ -104,7 +104,7 @@ class Collection(Engine):
             return None
         try:
             told = yield from self._ask("get_collection")
-        except NoCollectionError:  # somebody has removed it since
+        except NoCollectionError:  # another client has removed it
             return None
         self._indexed = frozenset(told.payload_schema or ())
         recipe = (told.config.metadata or {}).get(requests.RECIPE)
@@ -125,7 +125,7 @@ class Collection(Engine):
         return there
 
     def _index(self) -> Steps[None]:
-        """Make the payload indexes that are missing: whoever made the collection may have been broken off."""
+        """Create missing payload indexes: the collection's creator may have been interrupted."""
         recipe, there = self._recipe, self._indexed
         if recipe is None or there is None or self._client.local:
             return
@@ -145,7 +145,7 @@ class Collection(Engine):
         )
 
     def _made(self, option: str) -> Any:
-        """What the collection was made with."""
+        """An option that the collection was made with."""
         return None if self._recipe is None else self._recipe.options.get(option)
 
     def _create(self, recipe: Recipe) -> Steps[None]:
@@ -156,7 +156,7 @@ class Collection(Engine):
             if not (yield from self._ask("collection_exists")):
                 raise
             return
-        # Before the first write there is no state, and no chunk: so what this engine puts in it need not read.
+        # A new collection has no state and no chunks, so that this engine's own writes need not be read back.
         self._statistics.hold(None, State({}), Counts(), self._statistics.writes)
 
     def _drop(self) -> Steps[None]:
@@ -181,7 +181,7 @@ class Collection(Engine):
         return found, after
 
     def _clause(self, where: Filter | None) -> Any:
-        """What Qdrant is to find: at least what passes; None for all."""
+        """The part of a filter that Qdrant can apply: passes all points that the filter passes; None for all."""
         return said(where, Qdrant(points.METADATA))
 
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
@@ -207,7 +207,7 @@ class Collection(Engine):
         named = {points.point_id(one): one for one in ids}
         found = yield from self._retrieve(list(named), False, [FULL])
         rows = {named[at]: np.asarray(point.vector[FULL], np.float32) for at, point in found.items() if point.vector}
-        norms = {one: float(np.linalg.norm(row)) or 1.0 for one, row in rows.items()}  # a row of zeros stays one
+        norms = {one: float(np.linalg.norm(row)) or 1.0 for one, row in rows.items()}  # zero vectors stay zero
         return {one: row / np.float32(norms[one]) for one, row in rows.items()}
 
     # Writing.
@@ -254,7 +254,7 @@ class Collection(Engine):
         return len(old)
 
     def _held(self, ids: Sequence[str]) -> Steps[tuple[State, list[Any]]]:
-        """The state, and those of the points that are here, without their texts."""
+        """The state, and the given points that exist, without their texts."""
         found = yield from self._retrieve([STATE_ID, *ids], requests.without("text"))
         state = found.pop(STATE_ID, None)
         if self._recipe is None:
@@ -262,14 +262,15 @@ class Collection(Engine):
         return (yield from self._checked({} if state is None else state.payload)), list(found.values())
 
     def _state(self) -> Steps[State]:
-        """What was written; nothing before the first write. SearchError for a collection that was replaced."""
+        """The record of writes, empty before the first write. SearchError for a collection that was replaced."""
         found = yield from self._ask("retrieve", ids=[STATE_ID], with_payload=True)
         return (yield from self._checked(found[0].payload if found else {}))
 
     def _checked(self, payload: Mapping[str, Any]) -> Steps[State]:
-        """The state of a payload, where the collection is still of the recipe that is known here.
+        """The state in a payload; raises SearchError where the collection's recipe is no longer the known one.
 
-        Where the state does not say so, the recipe is read: before the first write, or in a race of writers.
+        Where the state does not name the known recipe, before the first write or in a race of writers, the recipe is
+        read.
         """
         state, known = State.of(payload), self._recipe
         if known is None or state.recipe == statistics.recipe_digest(known):
@@ -284,9 +285,10 @@ class Collection(Engine):
         return SearchError(f"the collection {self.name!r} has been replaced, or removed: ask again")
 
     def _update(self, operations: Sequence[Any], state: State, told: Sequence[Any]) -> Steps[State | None]:
-        """Write, and say so in the state, which comes last: whoever reads the old one reads again.
+        """Write, and record the write in the state last, so that readers of the old state read again.
 
-        The state after it; None where others' entries were folded into one: some may have written meanwhile.
+        Returns the new state; None where other writers' entries were folded into one, as they may have written
+        meanwhile.
         """
         recipe = self._recipe
         if recipe is None:
@@ -305,10 +307,10 @@ class Collection(Engine):
         return after
 
     def _tidy(self, parents: set[str | None]) -> Steps[None]:
-        """Remove those of the parents that no chunk names; one that a chunk names again meanwhile is put back.
+        """Remove parents that no chunk names; restore those that a chunk names again meanwhile.
 
-        What somebody else writes of a parent meanwhile stays: only the version seen here goes, and comes back only
-        where there is none.
+        Concurrent writes of a parent stay: only the version seen here is deleted, and it is restored only where there
+        is none.
         """
         orphans = {one for one in parents if one is not None}
         orphans -= yield from self._named(orphans)
@@ -326,7 +328,7 @@ class Collection(Engine):
             yield from self._ask("upsert", points=back, update_filter=requests.no_point(), wait=True)
 
     def _named(self, parents: set[str]) -> Steps[set[str]]:
-        """Those of the parents that chunks name."""
+        """The given parents that chunks name."""
         left, found = set(parents), set[str]()
         while left:
             page, _ = yield from self._scroll(requests.children(sorted(left)), PAGE, None, ["parent"])

@@ -42,20 +42,21 @@ from voicevault_retrievers.lexical.formulas import Lucene
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 
 SAME = 1e-6
-"""Cosines in float32 that are as near as this may be equal."""
+"""Float32 cosines that differ by less than this may be equal."""
 
 TIES = 1000
-"""Up to how many hits of equal scores behind the k-th are looked at, so that ties go by id."""
+"""How many hits behind the k-th are read at most, to order equal scores by id."""
 
 
 class QdrantEngine(Collection):
     """A collection of a Qdrant server (`url`), of local mode in a folder (`path`) or in memory, or of a given client.
 
     Points have the vectors `full` and `fast` (the first `prefix` dimensions, where set), both of cosine, and the sparse
-    `bm25`. `idf="own"` scores words exactly as a knowledge base does; "server" leaves idf to Qdrant, whose scores then
-    count. `indexes` are payload indexes on metadata by key ("keyword", "integer", "float", "bool", ...): all values of
-    such a key are of that type. `tenant` is the key whose values Qdrant keeps apart. `quantization` is "scalar" or
-    "binary", rescored. These are fixed when the collection is made. `exact` searches vectors without Qdrant's graph.
+    `bm25`. `idf="own"` gives a knowledge base's exact BM25 scores; "server" leaves idf and scores to Qdrant. `indexes`
+    are payload indexes on metadata by key ("keyword", "integer", "float", "bool", ...): all values of such a key must
+    have that type. `tenant` is the key by which Qdrant partitions its storage. `quantization` is "scalar" or "binary",
+    with rescoring. These options are fixed when the collection is made. `exact` searches vectors without Qdrant's HNSW
+    graph.
     """
 
     # Searching.
@@ -65,16 +66,16 @@ class QdrantEngine(Collection):
 
     @property
     def prefix(self) -> int | None:
-        """How many dimensions the collection's short vectors have, as far as that is known."""
+        """The dimensions of the collection's short vectors, as far as known."""
         made: int | None = self._made("prefix")
         return made
 
     def near(self, vector: Vector, k: int, wanted: Filter | None, way: Way) -> Steps[list[Found]]:
-        """The nearest chunks that pass, searched in a way."""
+        """The nearest chunks that pass, searched in the given way."""
         if k == 0 or nothing_passes(wanted):
             return []
         way = way.among(self.name, self.prefix)
-        yield from self._state()  # the vector is of the embedder that the collection was made with
+        yield from self._state()  # the vector is one of the collection's embedder
         passes, clause = compile_filter(wanted), self._clause(wanted)
         ask = k + 1
         while True:
@@ -88,11 +89,11 @@ class QdrantEngine(Collection):
             ask *= 2
 
     def _params(self, way: Way) -> Any:
-        """How an index of vectors is searched; local mode has none, and compares all."""
+        """The parameters of a vector search; None in local mode, which compares all vectors."""
         return None if self._client.local else requests.params(way, self._made("quantization") is not None)
 
     def _found(self, point: Any, vector: Vector) -> Found:
-        """In local mode by the cosine summed in float64: numpy's own depends on where a vector lies in memory."""
+        """A point with its score; in local mode the cosine in float64, as numpy's own depends on memory alignment."""
         score = float(point.score)
         if self._client.local:
             row = np.asarray([point.vector[FULL]], np.float32)
@@ -105,7 +106,7 @@ class QdrantEngine(Collection):
         return (yield from self.counts(require)).languages()
 
     def counts(self, scope: Filter | None) -> Steps[Counts]:
-        """The statistics of the chunks that pass; read from all of them where they are not known, or not any more."""
+        """The statistics of the chunks that pass; read from all of them where they are not cached, or outdated."""
         state = yield from self._state()
         held = self._statistics.held(scope, state)
         if held is not None:
@@ -204,7 +205,7 @@ class QdrantEngine(Collection):
         return scored
 
     def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
-        """The best by both words and vectors, fused in Qdrant; see `QdrantFused`."""
+        """The best hits by keywords and vectors, fused in Qdrant; see `QdrantFused`."""
         if not (yield from self._ready()) or self._analyzer is None or k == 0:
             return []
         if query.require is not None and not requests.told_exactly(query.require):
@@ -237,7 +238,7 @@ class QdrantEngine(Collection):
         return QdrantDense(self, **options)
 
     def fused(self, k: int = 60, depth: int = 100, **options: Any) -> QdrantFused:
-        """A channel of words and vectors that Qdrant itself fuses by RRF; `options` are those of `QdrantFused`."""
+        """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; `options` are those of `QdrantFused`."""
         return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
 
     def save_vocabulary(self, path: Path | str) -> None:
@@ -249,10 +250,11 @@ class QdrantEngine(Collection):
         statistics.save(path, self.name, state, counts)
 
     def load_vocabulary(self, path: Path | str) -> bool:
-        """Take statistics from a file, and whether they are taken: rankings are those of before, to the bit.
+        """Load statistics from a file; returns whether they are current.
 
-        Where the collection was written to since, or has another number of chunks, they are read from it again when
-        they are first needed. Raises IncompatibleIndexError for a file that is no vocabulary.
+        Current statistics give bit-identical rankings. Where the collection was written to since, or has another number
+        of chunks, the statistics are read from it at the next search. Raises IncompatibleIndexError for a file that is
+        no vocabulary.
         """
         state, counts = statistics.load(path)
         fits = self.run(self._if_there(partial(self._stands, state, counts.total), False))
@@ -289,10 +291,10 @@ class QdrantEngine(Collection):
 def at(
     address: str, *, embedder: Embedder | None = None, analyzer: SavedAnalyzer | None = None, **options: Any
 ) -> QdrantEngine:
-    """The collection at `qdrant://[key@]host[:6333]/COLLECTION`, `qdrants://` by TLS, `qdrant+file:///FOLDER/COLLECTION`.
+    """The collection at `qdrant://[key@]host[:6333]/COLLECTION`, `qdrants://` for TLS, or in local mode.
 
-    `options` are those of `QdrantEngine`. Raises ConfigError for any other address, which no error repeats: it may hold
-    a key.
+    `options` are those of `QdrantEngine`. Local mode is `qdrant+file:///FOLDER/COLLECTION`. Raises ConfigError for any
+    other address, without repeating it, as it may hold a key.
     """
     try:
         parts = urlsplit(address)

@@ -1,4 +1,4 @@
-"""A chunk as a point of Qdrant: its id, its payload, its sparse vector."""
+"""A chunk as a Qdrant point: its id, payload and sparse vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voicevault_retrievers.engines.engine import Record
 from voicevault_retrievers.store import codec
 
 FULL, FAST, SPARSE = "full", "fast", "bm25"
-"""The vectors: the embedder's, its first dimensions, and BM25's."""
+"""The names of the vectors: the embedder's, its first dimensions, and BM25's."""
 
 CHUNK, PARENT, STATE = "chunk", "parent", "state"
 """The kinds of points."""
@@ -21,16 +21,16 @@ METADATA = "metadata."
 """The path of metadata in the payload."""
 
 TOLD = ["id", "text", "parent", "metadata", "exact"]
-"""What a chunk is read from."""
+"""The payload fields that a chunk is read from."""
 
 VERSION = "version"
-"""The key of what tells a parent from another of its id."""
+"""The payload key that distinguishes versions of one parent."""
 
 COUNTED = ["terms", "counts", "length", "mean", "metadata", "exact"]
-"""What statistics are read from."""
+"""The payload fields that statistics are read from."""
 
 K1, B = 1.5, 0.75
-"""The constants of the values that are stored."""
+"""The BM25 constants of the stored values."""
 
 _SPACES = {kind: uuid5(NAMESPACE_URL, f"voicevault-retrievers/{kind}") for kind in (CHUNK, PARENT, STATE)}
 _WHOLE = 2**63
@@ -38,24 +38,24 @@ _LARGEST = 1.7976931348623157e308
 
 
 def point_id(name: str, kind: str = CHUNK) -> str:
-    """The UUID of a chunk's point, of a parent's, or of the collection's state."""
+    """The UUID of the point of a chunk, of a parent, or of the collection's state."""
     if _printable(name) != name or name.startswith("\0"):
         name = f"\0{name.encode('utf-8', 'surrogatepass').hex()}"
     return str(uuid5(_SPACES[kind], name))
 
 
 def bucket(term: str) -> int:
-    """The index of a term in sparse vectors, the same in every process: 32 bits, so two terms may share one."""
+    """The index of a term in sparse vectors: a 32-bit hash, stable across processes; two terms may share one."""
     return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
 
 
 def stored_tf(frequency: int, length: int, mean: float) -> float:
-    """The value that is stored for a term: Lucene's `f / (f + k1 * (1 - b + b * L / avgL))`."""
+    """The stored value of a term: Lucene's `f / (f + k1 * (1 - b + b * L / avgL))`."""
     return frequency / (frequency + K1 * (1 - B + B * length / mean))
 
 
 def sparse(values: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """A sparse vector; the values of terms that share an index are added."""
+    """A sparse vector; values of terms that share an index are added."""
     found: dict[int, float] = {}
     for index, value in values:
         found[index] = found.get(index, 0.0) + value
@@ -63,7 +63,7 @@ def sparse(values: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
-    """What `chunk_of` reads. `exact` is there where JSON in Qdrant might not give back the same."""
+    """The payload that `chunk_of` reads. `exact` is present where Qdrant's JSON might change a value."""
     told = {
         "kind": kind,
         "id": _printable(chunk.id),
@@ -76,7 +76,7 @@ def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
 
 
 def record_payload(record: Record, mean: float) -> dict[str, Any]:
-    """The payload of a chunk that is searched."""
+    """The payload of a searched chunk."""
     return {
         **payload_of(record.chunk, CHUNK),
         "digest": record.digest,
@@ -106,17 +106,17 @@ def id_of(payload: Mapping[str, Any]) -> str:
 
 
 def metadata_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata that filters are checked against."""
+    """The metadata to check filters against."""
     return codec.decode(payload["exact"].encode(), "").metadata if "exact" in payload else payload["metadata"]
 
 
 def frequencies_of(payload: Mapping[str, Any]) -> dict[str, int]:
-    """How often a chunk has each of its terms."""
+    """The term frequencies of a chunk."""
     return dict(zip(payload["terms"], payload["counts"], strict=True))
 
 
 def _survives(value: Any) -> bool:
-    """Whether a value comes back from every Qdrant as it is; of fractions the last bit might not."""
+    """Whether every Qdrant returns a value unchanged; fractions might lose the last bit."""
     if isinstance(value, str):
         return _printable(value) == value
     if isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def _survives(value: Any) -> bool:
 
 
 def _told(value: Any) -> Any:
-    """A value as filters are to find it: a number beyond Qdrant's range is moved into it."""
+    """A value in the form that Qdrant's filters find; a number beyond Qdrant's range is clamped."""
     if isinstance(value, str):
         return _printable(value)
     if isinstance(value, Mapping):
@@ -140,5 +140,5 @@ def _told(value: Any) -> Any:
 
 
 def _printable(text: str) -> str:
-    """Half a surrogate pair, which UTF-8 does not have, as a question mark."""
+    """The text with lone surrogates, which UTF-8 cannot encode, as question marks."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What Qdrant is asked: collections, points, searches."""
+"""Requests to Qdrant: collections, points, searches."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ RECIPE = "voicevault"
 """The key of a collection's metadata that holds its recipe."""
 
 PRIOR_CHUNKS, PRIOR_LENGTH = 100, 100.0
-"""The first chunks' mean length is taken together with so many of this length: one alone would say little."""
+"""A prior for the mean length at the first writes: as many chunks of this length."""
 
 OVERSAMPLING = 3.0
-"""How many candidates by quantised vectors are rescored, times k."""
+"""The number of candidates by quantised vectors that are rescored, as a multiple of k."""
 
 _ASKED = ["id", "text", "parent", "metadata", "exact", "terms", "counts", "length"]
 
 
 def models() -> Any:
-    """The client's types."""
+    """The client's model classes."""
     return require("qdrant_client.models", extra="qdrant")
 
 
@@ -74,32 +74,32 @@ def indexes(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def of_kind(kind: str, clause: Any = None) -> Any:
-    """A filter that only points of a kind pass."""
+    """A filter for points of one kind."""
     of = models()
     own = of.FieldCondition(key="kind", match=of.MatchValue(value=kind))
     return of.Filter(must=[own] if clause is None else [own, clause])
 
 
 def children(parents: Sequence[str]) -> Any:
-    """A filter that the chunks of these parents pass."""
+    """A filter for the chunks of these parents."""
     of = models()
     return of_kind(CHUNK, of.FieldCondition(key="parent", match=of.MatchAny(any=list(parents))))
 
 
 def among(ids: Sequence[str]) -> Any:
-    """A filter that these points pass."""
+    """A filter for these points."""
     return models().HasIdCondition(has_id=list(ids))
 
 
 def mean_of(length: int, chunks: int, *, bounded: bool) -> float:
-    """The mean length that values are stored at: where they are bounds, taken together with `PRIOR_CHUNKS`."""
+    """The mean length for stored values; where they bound scores, smoothed with `PRIOR_CHUNKS`."""
     if bounded:
         return (length + PRIOR_CHUNKS * PRIOR_LENGTH) / (chunks + PRIOR_CHUNKS)
     return length / chunks if length else 1.0
 
 
 def without(field: str) -> Any:
-    """All of a payload but a field."""
+    """A payload without one field."""
     return models().PayloadSelectorExclude(exclude=[field])
 
 
@@ -123,7 +123,7 @@ def parent_point(parent: Chunk) -> Any:
 
 
 def state_point(at: str) -> Any:
-    """The collection's state, which says nothing yet, as a point without vectors."""
+    """The collection's empty state, as a point without vectors."""
     return point(at, {"kind": STATE})
 
 
@@ -133,43 +133,43 @@ def point(at: str, payload: Mapping[str, Any], vector: Mapping[str, Any] | None 
 
 
 def upsert(rows: Sequence[Any], *, over: Any = None) -> Any:
-    """An operation that puts points in; of those that are there, it replaces what passes `over` (None for all)."""
+    """An operation that writes points; of existing points it replaces those that pass `over` (None for all)."""
     of = models()
     return of.UpsertOperation(upsert=of.PointsList(points=list(rows), update_filter=over))
 
 
 def no_point() -> Any:
-    """A filter that no point passes: what is put in over it replaces nothing."""
+    """A filter that no point passes, so that an upsert over it replaces nothing."""
     return of_kind("none")
 
 
 def of_versions(ids: Sequence[Any], versions: Sequence[str]) -> Any:
-    """What selects those of the parents that are still of these versions."""
+    """A selector of those parents that still have these versions."""
     of = models()
     same = of.FieldCondition(key=VERSION, match=of.MatchAny(any=list(versions)))
     return of.FilterSelector(filter=of.Filter(must=[among(ids), same]))
 
 
 def delete(ids: Sequence[Any]) -> Any:
-    """An operation that takes points away."""
+    """An operation that deletes points."""
     of = models()
     return of.DeleteOperation(delete=of.PointIdsList(points=list(ids)))
 
 
 def payload(at: str, fields: Mapping[str, Any]) -> Any:
-    """An operation that sets fields of a point's payload, and leaves others."""
+    """An operation that sets fields of a point's payload, and keeps the others."""
     of = models()
     return of.SetPayloadOperation(set_payload=of.SetPayload(payload=dict(fields), points=[at]))
 
 
 def no_payload(at: str, fields: Sequence[str]) -> Any:
-    """An operation that takes fields of a point's payload away."""
+    """An operation that deletes fields of a point's payload."""
     of = models()
     return of.DeletePayloadOperation(delete_payload=of.DeletePayload(keys=list(fields), points=[at]))
 
 
 def words(vector: Mapping[int, float], limit: int, clause: Any) -> dict[str, Any]:
-    """A search by words."""
+    """A keyword search."""
     return {
         "query": _sparse(vector),
         "using": SPARSE,
@@ -180,7 +180,7 @@ def words(vector: Mapping[int, float], limit: int, clause: Any) -> dict[str, Any
 
 
 def dense(vector: Vector, limit: int, clause: Any, way: Way, params: Any) -> dict[str, Any]:
-    """A search by vectors: through the short ones first where the way is a funnel, in one request."""
+    """A vector search; where the way is a funnel, through the short vectors first, in one request."""
     of = models()
     asked: dict[str, Any] = {
         "query": vector.tolist(),
@@ -204,7 +204,7 @@ def dense(vector: Vector, limit: int, clause: Any, way: Way, params: Any) -> dic
 def fused(
     words_vector: Mapping[int, float], vector: Vector, fusion: ByRanks, limit: int, clause: Any, params: Any
 ) -> dict[str, Any]:
-    """A search by words and by vectors, fused by RRF in Qdrant, whose ranks begin at 0: hence one more than our k."""
+    """A keyword and vector search, fused by RRF in Qdrant, whose ranks begin at 0: k is one more than here."""
     of, where = models(), _filter(clause)
     by_vector = {"query": vector.tolist(), "using": FULL, "score_threshold": 0.0, "params": params}
     both = [of.Prefetch(**by_vector, limit=fusion.depth, filter=where)]
@@ -219,7 +219,7 @@ def fused(
 
 
 def params(way: Way, quantised: bool) -> Any:
-    """How vectors are searched; None for Qdrant's own choice."""
+    """The parameters of a vector search; None for Qdrant's defaults."""
     of, rescored = models(), None
     if quantised:
         rescored = of.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
@@ -227,7 +227,7 @@ def params(way: Way, quantised: bool) -> Any:
 
 
 def told_exactly(where: Filter | None) -> bool:
-    """Whether Qdrant passes just what a filter does: of strings it tells equality and membership as we do."""
+    """Whether Qdrant evaluates a filter exactly: equality and membership of strings."""
     return _told_exactly(parse(where))
 
 
@@ -241,7 +241,7 @@ def _told_exactly(node: Node) -> bool:
 
 
 def shortened(vector: Vector, prefix: int) -> Vector:
-    """The first dimensions of a vector, of length 1."""
+    """The first dimensions of a vector, normalised to length 1."""
     cut = vector[:prefix].astype(np.float64)
     norm = float(np.linalg.norm(cut))
     shorter: Vector = (cut / norm if norm else cut).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What BM25 counts over a collection: read from its payloads, kept up to date by this engine's own writes."""
+"""The BM25 statistics of a collection: read from its payloads, and updated by this engine's own writes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from voicevault_retrievers.store import disk
 
 Payload: TypeAlias = Mapping[str, Any]
 SCOPES = 16
-"""How many filters' statistics are kept."""
+"""The most filters whose statistics are cached."""
 
 WRITERS = 64
-"""How many writers the state names before they are folded into one."""
+"""The most writers that the state names before they are folded into one entry."""
 
 WRITER = "writer_"
 EARLIER = WRITER + "earlier"
-"""What stands for the writers that the state names no more."""
+"""The entry that sums up folded writers."""
 
 RECIPE = "recipe"
-"""The key of the state that tells how the chunks were made."""
+"""The key of the state for the recipe of the chunks."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What each writer has told: how many writes, chunks and terms in all, and the tags of its terms.
+    """For each writer: the writes, chunks and terms in all, and the tags of its terms.
 
-    Two states are equal where nothing was written in between. `recipe` is `recipe_digest` of what made the chunks.
+    Two states are equal where nothing was written in between. `recipe` is the `recipe_digest` of the collection's
+    recipe.
     """
 
     writers: Mapping[str, Sequence[Any]]
@@ -48,35 +49,35 @@ class State:
 
     @classmethod
     def of(cls, payload: Payload) -> State:
-        """That of the payload of the collection's point of state."""
+        """The state in the payload of the collection's state point."""
         writers = {key: list(told) for key, told in payload.items() if key.startswith(WRITER)}
         return cls(writers, str(payload.get(RECIPE, "")))
 
     def folded(self) -> list[Any]:
-        """One entry that tells what all do."""
+        """One entry that sums up all writers."""
         return [*(sum(told[at] for told in self.writers.values()) for at in range(3)), self.tags]
 
     def crowded(self, writer: str) -> bool:
-        """Whether there are so many writers that for one more the others are folded."""
+        """Whether the writers have to be folded before another is added."""
         return len(self.writers) >= WRITERS and writer not in self.writers
 
     @property
     def sums(self) -> tuple[int, int]:
-        """How many terms and how many chunks were written, replaced and deleted ones counted, too."""
+        """The numbers of terms and of chunks ever written, with those replaced or deleted since."""
         return sum(told[2] for told in self.writers.values()), sum(told[1] for told in self.writers.values())
 
     @property
     def tags(self) -> str:
-        """The control characters that terms begin with."""
+        """The control characters that terms begin with, which mark languages."""
         return "".join(sorted({tag for told in self.writers.values() for tag in told[3]}))
 
 
 @dataclass
 class Counts:
-    """Sums over chunks, all whole numbers: what is added and removed again leaves no trace.
+    """Sums over chunks, as integers, so that removing a chunk exactly undoes adding it.
 
-    `least` is the smallest mean length that values were stored at, and `longest` the longest chunk; deleting leaves
-    both as they are.
+    `least` is the smallest mean length that values were stored with, and `longest` the length of the longest chunk;
+    deleting changes neither.
     """
 
     total: int = 0
@@ -88,7 +89,7 @@ class Counts:
     _mutex: Mutex = field(default_factory=Mutex, compare=False, repr=False)
 
     def change(self, gone: Iterable[Payload], new: Iterable[Payload]) -> None:
-        """These chunks less, and those more, in one step for whoever reads."""
+        """Remove and add chunks, as one step for readers."""
         with self._mutex:
             left = set[str]()
             for payload in gone:
@@ -109,18 +110,18 @@ class Counts:
                     del self.frequencies[term]
 
     def copy(self) -> Counts:
-        """The same as of now."""
+        """A copy of the present counts."""
         with self._mutex:
             sums = self.total, self.length, self.least, self.longest
             return Counts(*sums, Counter(self.frequencies), Counter(self.tags))
 
     def languages(self) -> str:
-        """The control characters that terms begin with."""
+        """The control characters that terms begin with, which mark languages."""
         with self._mutex:
             return "".join(sorted(tag for tag, chunks in self.tags.items() if chunks))
 
     def population(self, forms: Iterable[str]) -> CollectionCounts:
-        """What weighs these forms."""
+        """The statistics for these forms."""
         with self._mutex:
             own = {form: self.frequencies[form] for form in forms if form in self.frequencies}
             return CollectionCounts(self.total, self.length, own, self._histogram)
@@ -132,24 +133,24 @@ class Counts:
 
 @dataclass(frozen=True)
 class _Scope:
-    """The statistics of what passes a filter, as of a state of the collection."""
+    """The statistics of the chunks that pass a filter, at a state of the collection."""
 
     passes: Predicate
     state: State
     counts: Counts
 
     def moved(self, state: State, gone: Iterable[Payload], new: Iterable[Payload]) -> _Scope:
-        """As of the state after a write that took chunks away and put others in."""
+        """The scope at the state after a write, with the chunks removed and added."""
         left, come = ([one for one in each if self.passes(metadata_of(one))] for each in (gone, new))
         self.counts.change(left, come)
         return _Scope(self.passes, state, self.counts)
 
 
 class Statistics:
-    """The statistics of a collection and of what passes the filters asked last, each as of a state.
+    """The cached statistics of a collection and of recent filters, each at a state.
 
-    What this engine itself writes is counted as it is written. What others write changes the state, and so does a
-    write of this engine's that another overlaps: then the next search reads them again.
+    This engine's own writes update them. A write of others, or two overlapping writes of this engine, invalidate them:
+    the next search reads them again.
     """
 
     def __init__(self) -> None:
@@ -161,7 +162,7 @@ class Statistics:
         self._overlapped = False
 
     def held(self, scope: Filter | None, state: State) -> Counts | None:
-        """Those of a filter (None for all), where they are known as of this state."""
+        """The statistics of a filter (None for all chunks), where they are cached at this state."""
         with self._mutex:
             held = self._scopes.pop(canonical(scope), None)
             if held is not None:
@@ -170,11 +171,11 @@ class Statistics:
 
     @property
     def writes(self) -> int:
-        """How many writes of this engine have begun."""
+        """How many writes this engine has begun."""
         return int(self._told[0])
 
     def hold(self, scope: Filter | None, state: State, counts: Counts, writes: int) -> None:
-        """Keep what was read from a state on, unless this engine wrote meanwhile: `writes` had begun before."""
+        """Cache what was read at a state, unless this engine wrote since: `writes` is the count before the read."""
         with self._mutex:
             if self._writing or self.writes != writes:
                 return
@@ -184,17 +185,17 @@ class Statistics:
                 self._scopes.pop(next(iter(self._scopes)))
 
     def known(self, state: State) -> bool:
-        """Whether any are known as of this state."""
+        """Whether any statistics are cached at this state."""
         with self._mutex:
             return any(scope.state == state for scope in self._scopes.values())
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Clear the cache."""
         with self._mutex:
             self._scopes.clear()
 
     def begin(self, chunks: int, terms: int, tags: str) -> list[Any]:
-        """A write begins: what this engine tells of all it has written."""
+        """Begin a write; returns this engine's entry for the state."""
         with self._mutex:
             self._writing += 1
             self._overlapped = self._overlapped or self._writing > 1
@@ -203,7 +204,7 @@ class Statistics:
             return list(self._told)
 
     def end(self, before: State | None, after: State | None, gone: Iterable[Payload], new: Iterable[Payload]) -> None:
-        """A write has ended; without states it failed, or folded the state, and nothing is known any more."""
+        """End a write; without states it failed, or folded the state, and the cache is cleared."""
         with self._mutex:
             self._writing -= 1
             known = before is not None and after is not None and not self._overlapped
@@ -218,19 +219,19 @@ class Statistics:
 
 
 def tags_of(terms: Iterable[str]) -> str:
-    """The control characters that terms begin with."""
+    """The control characters that terms begin with, which mark languages."""
     return "".join(sorted({term[0] for term in terms if "\x01" <= term[:1] < " "}))
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """What tells a recipe from others."""
+    """A digest of a recipe."""
     return hashlib.blake2b(recipe.text().encode(), digest_size=16).hexdigest()
 
 
 def save(path: Path | str, collection: str, state: State, counts: Counts) -> None:
-    """Write the vocabulary as JSON: the terms with how many chunks have them and their idf, and the sums.
+    """Write the vocabulary as JSON: the terms with document frequencies and idf, and the sums.
 
-    The file is the old one or the new, whenever writing is broken off.
+    An interrupted write leaves the old file.
     """
     counts, idf = counts.copy(), Lucene().idf
     told = {
@@ -258,7 +259,7 @@ def save(path: Path | str, collection: str, state: State, counts: Counts) -> Non
 
 
 def load(path: Path | str) -> tuple[State, Counts]:
-    """What `save` wrote. Raises IncompatibleIndexError for anything else."""
+    """The vocabulary that `save` wrote. Raises IncompatibleIndexError for any other file."""
     try:
         told = json.loads(Path(path).read_text(encoding="utf-8"))
         if told["version"] != 1:

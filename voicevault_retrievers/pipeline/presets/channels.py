@@ -48,12 +48,12 @@ def _questions(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _graph(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: options[key] for key in ("hops", "decay", "fan_out", "timeout") if key in options}
-    graph_channel(SnapshotGraph(()), **given)  # says now what is wrong with them
+    graph_channel(SnapshotGraph(()), **given)  # raises for wrong options
     return given if options.get("store") is None else {**given, "store": opened_graph(options)}
 
 
 def opened_graph(options: Mapping[str, Any]) -> GraphStore:
-    """The graph store that options name by its address; it waits as long as they say, if they do."""
+    """The graph store at the address in the options, with their timeout if they have one."""
     store = options["store"]
     if not isinstance(store, str):
         return checked_store(store)

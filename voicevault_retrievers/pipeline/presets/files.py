@@ -1,4 +1,4 @@
-"""Presets as YAML files: the shipped ones, and those of one's own."""
+"""Presets in YAML files: the shipped ones, and your own."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from voicevault_retrievers.structure.parents import Parents
 def load_preset(
     name: str | Path, *, llm: object = None, parents: Parents | None = None, graph: GraphStore | None = None
 ) -> Preset:
-    """A shipped preset by its name, or one of your own by the path of its YAML file.
+    """Return a shipped preset by its name, or your own by the path of its YAML file.
 
-    `llm`, `parents` and `graph` see `Preset.given`.
+    For `llm`, `parents` and `graph` see `Preset.given`.
 
-    Raises ConfigError for a name or a file that is not there, a key that is unknown (and names the nearest), and a
-    `${NAME}` that the environment does not have; MissingExtraError without a reader of YAML (extra `cli`).
+    Raises ConfigError for a name or file that does not exist, for an unknown key (the error names the nearest), and for
+    a `${NAME}` that the environment does not have; MissingExtraError without a YAML reader (extra `cli`).
     """
     return Preset.of(preset_data(name)).given(llm=llm, parents=parents, graph=graph)
 
 
 def preset_data(name: str | Path) -> dict[str, Any]:
-    """What `load_preset` makes the preset of: the YAML as it is, each `${NAME}` as it stands there.
+    """The data of which `load_preset` makes the preset: the parsed YAML, with each `${NAME}` unreplaced.
 
-    Raises ConfigError for a name or a file that is not there, or is no mapping.
+    Raises ConfigError for a name or file that does not exist, or that is no mapping.
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
@@ -51,9 +51,9 @@ def preset_data(name: str | Path) -> dict[str, Any]:
 
 
 def save_preset(preset: Preset | Mapping[str, Any], path: str | Path) -> None:
-    """Write a preset, or a preset's data, as a YAML file that `load_preset` reads as an equal one.
+    """Write a preset, or a preset's data, to a YAML file that `load_preset` reads as an equal preset.
 
-    Raises ConfigError for what is no preset, and for a part that a file cannot say, see `preset_to_data`.
+    Raises ConfigError for anything that is not a preset, and for a part that YAML cannot express, see `preset_to_data`.
     """
     file = preset_file(path)
     data = preset_to_data(preset) if isinstance(preset, Preset) else dict(preset)

@@ -1,4 +1,4 @@
-"""The parts of a preset that what is searched was indexed without: a search that comes to one is degraded."""
+"""Substitutes for parts of a preset that a base was indexed without; a search that uses one is degraded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voicevault_retrievers.pipeline.presets.sections import KINDS, channel_of
 
 
 class AbsentChannel(Channel):
-    """A channel that raises NotIndexedError in each search, which a fusion notes, and goes on without it."""
+    """A channel that raises NotIndexedError in each search; a fusion notes the error and goes on without it."""
 
     def __init__(self, name: str, error: NotIndexedError) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class AbsentChannel(Channel):
 
 
 class NotedChannel(Through, Over):
-    """A channel with a note in each ranking."""
+    """A channel that adds a note to each ranking."""
 
     def __init__(self, below: Channel, note: Failure) -> None:
         super().__init__(below)
@@ -51,7 +51,7 @@ class NotedChannel(Through, Over):
 
 
 class AbsentStage(Stage):
-    """A stage that leaves a ranking as it is, with a NotIndexedError among the ranking's errors."""
+    """A stage that keeps a ranking and adds a NotIndexedError to its errors."""
 
     def __init__(self, name: str, error: NotIndexedError) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class AbsentStage(Stage):
         self.why = str(error)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        """Raises NotIndexedError."""
+        """Raise NotIndexedError."""
         _refused(self.why)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class AbsentStage(Stage):
 
 
 class AbsentFlare(Flare):
-    """Answers nothing, for want of a language model: the result of an analytical question has a note."""
+    """FLARE without a language model: it answers nothing and adds a note to the result of an analytical question."""
 
     def __init__(self) -> None:
         super().__init__(CallableTextModel(str))
@@ -87,9 +87,9 @@ class AbsentFlare(Flare):
 
 
 def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channel:
-    """The channel of a base; absent where the base was indexed without it, and with a note without a funnel.
+    """A base's channel; an AbsentChannel where it was indexed without; a noted channel where its funnel is left out.
 
-    That is where the base cannot have one, and `on_loss` is "full". Raises ConfigError as `channel_of`.
+    The funnel is left out where the base cannot have one and `on_loss` is "full". Raises ConfigError as `channel_of`.
     """
     try:
         channel: Channel = channel_of(base, name, options)
@@ -105,7 +105,7 @@ def channel_if_there(base: Any, name: str, options: Mapping[str, Any]) -> Channe
 
 
 def channels_there(base: Any, wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Channel]:
-    """Channels of a base by their names, with the options of each; see `channel_if_there`."""
+    """Channels of a base by name, with the options of each; see `channel_if_there`."""
     return {name: channel_if_there(base, name, options) for name, options in wanted.items()}
 
 

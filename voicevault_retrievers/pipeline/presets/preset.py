@@ -1,4 +1,4 @@
-"""A preset: a pipeline but for what its channels search; the shipped ones, and YAML files of one's own."""
+"""Presets: pipelines without the contents of their channels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ KEYS = (
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 AUTO = "auto"
-"""FLARE where there is a language model; without one a note on the results that it would answer."""
+"""FLARE where there is a language model; otherwise a note on the results that FLARE would extend."""
 
 _ACCESS: dict[str, Access] = {"optional": "optional", "mandatory": "mandatory"}
 _ON_ERROR: dict[str, OnError] = {"skip": "skip", "raise": "raise"}
@@ -60,7 +60,7 @@ _CONTEXT_OPTIONS = tuple(option.name for option in fields(ContextBuilder) if opt
 
 
 class Base(Protocol):
-    """What a preset searches: a knowledge base, several, or anything with these two channels."""
+    """What a preset searches: a knowledge base, several, or any object with these two channels."""
 
     def bm25(self, **options: Any) -> Channel: ...
 
@@ -69,11 +69,11 @@ class Base(Protocol):
 
 @dataclass(frozen=True)
 class Preset:
-    """A pipeline but for the channels' contents. `channels` are the options of each channel's constructor.
+    """A pipeline without the contents of its channels. `channels` are the options of each channel's constructor.
 
-    `model` and `backend` name the embedder for what is indexed with this preset; a knowledge base keeps its own. `llm`
-    is the language model for what asks one and names none of its own. `parents` and `graph` are read in place of those
-    of the base that is searched, but for what names its `store` itself.
+    `model` and `backend` name the embedder for bases that are indexed with this preset; an existing knowledge base
+    keeps its own. `llm` is the language model for parts that use one and name none themselves. `parents` and `graph`
+    replace those of the searched base, except in parts that name their own `store`.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Preset:
 
     @classmethod
     def plain(cls, channels: Iterable[str]) -> Preset:
-        """A preset that fuses channels of these names by the default, and does nothing more."""
+        """A preset that fuses channels of these names by default settings, without any stages."""
         names = list(channels)
         return cls(
             name="custom",
@@ -118,7 +118,7 @@ class Preset:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Preset:
-        """A preset from plain data; ConfigError for what is unknown or malformed."""
+        """A preset from plain data; ConfigError for unknown or malformed data."""
         data = filled(section("preset", data, *KEYS))
         if data.get("version") != VERSION or isinstance(data["version"], bool):
             raise ConfigError(f"a preset says `version: {VERSION}`; this one has {data.get('version')!r}")
@@ -154,10 +154,10 @@ class Preset:
         )
 
     def given(self, *, llm: object = None, parents: Parents | None = None, graph: GraphStore | None = None) -> Preset:
-        """With another language model, and with parents and a graph that are read in place of the base's.
+        """A copy with another language model, and with parents and a graph that replace the base's.
 
-        `llm` is a model of this package's, or in a framework's retriever one of the framework's; `parents` are
-        RedisParents, a mapping, or what has `fetch(ids)`. Raises ConfigError where nothing would use them.
+        `llm` is a model of this package, or in a framework's retriever one of the framework; `parents` are
+        RedisParents, a mapping, or an object with `fetch(ids)`. Raises ConfigError where no part would use them.
         """
         reading = self._awaiting
         if parents is not None and "parents" not in reading:
@@ -184,7 +184,7 @@ class Preset:
     def with_options(
         self, expand: Expand | None = None, fusion: Fusion | None = None, rerank: Rerank | None = None
     ) -> Preset:
-        """With these options in place of its own, where they are given."""
+        """A copy in which these options replace its own, where they are given."""
         expand, fusion, rerank = expand or Expand(), fusion or Fusion(), rerank or Rerank()
         reranker = rerank.stage
         varied = replace(
@@ -203,8 +203,7 @@ class Preset:
     def over(self, base: Base) -> Pipeline:
         """The pipeline over a knowledge base, or several.
 
-        A channel that the base was indexed without is left out of each search that would ask it, and the result is
-        degraded.
+        A channel that the base was indexed without is left out of each search, and the result is degraded.
         """
         made = {name: options for name, options in self.channels.items() if not (name == "graph" and self._apart)}
         return self.build(channels_there(base, made), notes=getattr(base, "notes", ()), base=base)
@@ -212,9 +211,9 @@ class Preset:
     def build(
         self, channels: Mapping[str, Channel], *, notes: Iterable[Failure] = (), base: Base | None = None
     ) -> Pipeline:
-        """The pipeline over channels of the names that the preset has; `base` is for stages that read from one.
+        """The pipeline over channels with the preset's names; `base` is for stages that read from a base.
 
-        A channel `graph` that is not among them is made over the store that the preset names, or over its `graph`.
+        A channel `graph` that is not given is built over the store that the preset names, or over its `graph`.
         """
         llm = self._model
         channels = {**self._graph(base), **channels}
@@ -245,7 +244,7 @@ class Preset:
 
     @property
     def _asks(self) -> bool:
-        """Whether anything asks the language model that the preset is given."""
+        """Whether any part uses the language model that the preset is given."""
         flare = {} if isinstance(self.flare, Flare) else self.flare
         own = bool(flare.get("enabled")) and text_model(dict(flare)) is None
         return own or any(map(asks, (self.route, self.expansion))) or "llm_rerank" in self._awaiting
@@ -264,7 +263,7 @@ class Preset:
         return {one.name for one in self.stages if isinstance(one, Awaiting)}
 
     def _graph(self, base: Base | None) -> dict[str, Channel]:
-        """The channel of a graph that is not the base's, where the preset has one."""
+        """The graph channel over a store that is not the base's, where the preset has one."""
         options = self.channels.get("graph", {})
         if self._apart:
             options = {**options, "store": self.graph}
@@ -275,17 +274,17 @@ class Preset:
         return self._reads(self.graph)
 
     def _reads(self, graph: GraphStore | None) -> bool:
-        """Whether the channel graph is over this store."""
+        """Whether the channel `graph` is over this store."""
         return graph is not None and "store" not in self.channels.get("graph", {"store": None})
 
     def with_reranker(self, reranker: Stage | None) -> Preset:
-        """With another reranker in the place of its cross-encoder or language model, or first; None is without one."""
+        """A copy whose cross-encoder or LLM reranker is replaced, or with a reranker first; None removes rerankers."""
         kept = [one for one in self.stages if not _reranks(one)]
         at = next((at for at, one in enumerate(self.stages) if _reranks(one)), 0)
         return self.with_stages([*kept[:at], *([] if reranker is None else [reranker]), *kept[at:]])
 
     def with_page_cap(self, max_chunks_per_page: int) -> Preset:
-        """With at most so many hits of a page: its page cap says so, or one behind all other stages."""
+        """A copy with this page cap, which replaces its own or follows all other stages."""
         capped = [one for one in self.stages if isinstance(one, PageCap)]
         caps = [PageCap(max_chunks_per_page, max_chunks_per_document=one.max_chunks_per_document) for one in capped]
         changed = dict(zip(map(id, capped), caps, strict=True))
@@ -293,7 +292,7 @@ class Preset:
         return self.with_stages(kept if capped else [*kept, PageCap(max_chunks_per_page)])
 
     def with_stages(self, stages: Iterable[Stage]) -> Preset:
-        """With other stages; what was judged by the calibration of a reranker that is gone, is so by a hit."""
+        """A copy with other stages. A confidence threshold uses the first reranker's calibration, else `any_hit`."""
         kept = tuple(stages)
         confidence = self.confidence
         if isinstance(confidence, Threshold):
@@ -302,7 +301,7 @@ class Preset:
 
     @property
     def flare_options(self) -> dict[str, Any]:
-        """How a model is to search while it answers, whichever it is."""
+        """The options of FLARE that do not name its model."""
         own = {} if isinstance(self.flare, Flare) else self.flare
         return {key: value for key, value in own.items() if key not in ("enabled", *MODEL_OPTIONS)}
 
@@ -342,5 +341,5 @@ def _flare(data: Any) -> dict[str, Any]:
     if options.get("enabled") != AUTO:
         flag("enabled", options.get("enabled", False))
     own = {key: value for key, value in options.items() if key != "enabled"}
-    Flare(text_model(own) or CallableTextModel(str), **own)  # says now what is wrong with them
+    Flare(text_model(own) or CallableTextModel(str), **own)  # raises for wrong options
     return options

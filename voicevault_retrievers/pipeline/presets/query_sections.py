@@ -1,4 +1,4 @@
-"""What a preset makes of a query: its route, its wordings, and the fusion of what is found for them."""
+"""The query sections of a preset: route, expansion and fusion."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from voicevault_retrievers.query import (
 
 
 class PresetModelRewriter(Rewriter):
-    """A rewriter that asks the language model that its preset is given."""
+    """A rewriter that uses the language model that its preset is given."""
 
     def __init__(self, name: str, made: Callable[[TextModel], Rewriter], options: Mapping[str, Any]) -> None:
         super().__init__()
         self.name = name
         self.made = made
         self.options = options
-        made(CallableTextModel(str))  # says now what is wrong with its options
+        made(CallableTextModel(str))  # raises for wrong options
 
     def rewrite(self, query: Query) -> Query:
-        """Never asked: raises ConfigError."""
+        """Raise ConfigError: the preset must be built first."""
         given_model(self.name, None)
         return query
 
@@ -57,14 +57,14 @@ class PresetModelRewriter(Rewriter):
 
 
 def asked(rewriter: Rewriter | None, llm: TextModel | None) -> Rewriter | None:
-    """A rewriter of a preset with the language model that it asks; ConfigError where it needs one, and has none."""
+    """A preset's rewriter with its language model; ConfigError where it needs one and none is given."""
     if isinstance(rewriter, Together):
         return Together([one for part in rewriter.rewriters if (one := asked(part, llm)) is not None])
     return rewriter.made(given_model(rewriter.name, llm)) if isinstance(rewriter, PresetModelRewriter) else rewriter
 
 
 def asks(rewriter: Rewriter | None) -> bool:
-    """Whether a rewriter of a preset asks the language model that it is given."""
+    """Whether a preset's rewriter uses the language model that the preset is given."""
     if isinstance(rewriter, Together):
         return any(map(asks, rewriter.rewriters))
     return isinstance(rewriter, PresetModelRewriter)
@@ -85,7 +85,7 @@ def router(data: Any) -> Rewriter | None:
 
 
 def expansion(data: Any) -> Rewriter | None:
-    """The expansion of a section, or several together; None without one."""
+    """The expansion of a section, several combined into one; None without one."""
     if data is None or data is False:
         return None
     if isinstance(data, list):
@@ -106,7 +106,7 @@ def _asking(name: str, make: Callable[..., Rewriter], options: dict[str, Any]) -
 
 
 def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
-    """The section, and the method that it describes: beside the keys of all methods it has its own options."""
+    """The section, and the fusion method that it describes, with the method's own options."""
     name = data.get("method", "adaptive_sum") if isinstance(data, Mapping) else "adaptive_sum"
     shared = ("method", "depth", "weights")
     known = (*shared, *options_of(name))
@@ -133,7 +133,7 @@ EXPANSIONS: dict[str, Callable[..., Rewriter]] = {
     "synonyms": SynonymExpansion,
 }
 _ASKING = ("hyde", "model", "model_follow_up")
-"""Those that ask a language model."""
+"""The expansions that use a language model."""
 EXPANSION_OPTIONS = {
     "acronyms": ("least", "timeout"),
     "compounds": ("language", "least", "timeout"),

@@ -1,4 +1,4 @@
-"""What the sections of a preset share: known keys, choices by name, `${NAME}`, language models, further channels."""
+"""Shared parsing of preset sections: known keys, choices by name, `${NAME}`, language models, further channels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voicevault_retrievers.structure.graph import GraphChannel, GraphStore, Refe
 
 
 class GivenChannels(NamedTuple):
-    """Channels by name as they are given, apart from those that a base is to make, and from a graph's store."""
+    """The given channels by name, the options of channels that a base makes, and a graph store."""
 
     parts: Mapping[str, Any]
     made: Mapping[str, Mapping[str, Any]]
@@ -26,9 +26,9 @@ class GivenChannels(NamedTuple):
 
 
 def given_channels(channels: Mapping[str, Any], *, based: bool) -> GivenChannels:
-    """Which of the channels are parts, which are options for a base (True for none), and which is a graph store.
+    """Sort given channels into components, options of a base's channels (True for none), and a graph store.
 
-    Raises ConfigError where options are of no channel that a base has, and where nothing is `based` on a base.
+    Raises ConfigError for options of a channel that no base has, and for options without a base (`based` is False).
     """
     graph = channels.get("graph")
     store = graph if isinstance(graph, GraphStore) else None
@@ -44,10 +44,10 @@ def given_channels(channels: Mapping[str, Any], *, based: bool) -> GivenChannels
 
 
 def graph_over(store: GraphStore, base: Any, *, hops: int = 2, **options: Any) -> GraphChannel:
-    """The channel over a graph that is kept elsewhere; `options` are those of `KnowledgeBase.graph`.
+    """The channel over an external graph store; `options` are those of `KnowledgeBase.graph`.
 
-    References are read out of a query as a base's own graph reads them, which knows the laws that its chunks declare;
-    without a base by rules alone.
+    References in a query are read as the base's own graph reads them, which knows the laws that its chunks declare;
+    without a base they are read by rules alone.
     """
     references = getattr(base, "references", None)
     reader = references() if callable(references) else None
@@ -59,12 +59,12 @@ T = TypeVar("T")
 KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph": "graph", "questions": "question"}
 """The channels of a knowledge base."""
 STRUCTURAL = ("graph", "questions")
-"""Those that go by this name whatever channel is given for them."""
+"""Channels that keep this name, whatever channel is given for them."""
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
-    """A mapping with none but known keys; None is an empty one."""
+    """A mapping, checked to have known keys alone; None is an empty mapping."""
     if data is None:
         return {}
     if not isinstance(data, Mapping):
@@ -76,7 +76,7 @@ def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
 
 
 def listed(data: Any) -> list[Any]:
-    """The stages as a list; None is an empty one."""
+    """The stages as a list; None is an empty list."""
     if data is not None and not isinstance(data, list):
         raise ConfigError(f"stages is a list, each entry a name with its options, not a {type(data).__name__}")
     return data or []
@@ -88,14 +88,14 @@ def known_backend(name: Any) -> str:
 
 
 def choice(kind: str, name: Any, choices: Mapping[str, T]) -> T:
-    """One of some choices by its name; an error names the nearest."""
+    """The choice with a name; the error for an unknown name names the nearest."""
     if not isinstance(name, str) or name not in choices:
         raise unknown(kind, name, choices)
     return choices[name]
 
 
 def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
-    """What is made with these options; ConfigError where it does not take one."""
+    """The result of `make` with these options; ConfigError where it does not take one of them."""
     try:
         return make(**options)
     except TypeError as error:
@@ -103,9 +103,9 @@ def made(make: Callable[..., T], options: Mapping[str, Any]) -> T:
 
 
 def channel_of(base: Any, name: str, options: Mapping[str, Any]) -> Any:
-    """The channel of a base by its name, the graph's over a `store` where that is among the options.
+    """The channel of a base by its name; for a graph with the option `store` the channel over that store.
 
-    Raises NotIndexedError where the base has none such, and ConfigError where it does not take the options.
+    Raises NotIndexedError where the base has no such channel, and ConfigError where it does not take the options.
     """
     make = partial(graph_over, base=base) if name == "graph" and "store" in options else getattr(base, name, None)
     if make is None:
@@ -141,7 +141,7 @@ MODEL_OPTIONS = (*SERVED, "base_url", "request")
 
 
 def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
-    """The model that options name, which are taken out of them; None where they name none."""
+    """The model that options name, with its options removed from the mapping; None where they name none."""
     named = [kind for kind in SERVED if kind in options]
     given = {key: options.pop(key) for key in ("base_url", "request") if key in options}
     if len(named) > 1 or (given and not named):
@@ -150,7 +150,7 @@ def text_model(options: dict[str, Any]) -> OllamaModel | OpenAIModel | None:
 
 
 def given_model(name: str, llm: TextModel | None) -> TextModel:
-    """The model that a part of a preset asks that names none; ConfigError where none is given."""
+    """The model for a part that names none itself; ConfigError where none is given."""
     if llm is None:
         raise ConfigError(
             f"{name} needs a language model: name one in the preset, as `llm: {{ollama: NAME}}` or "

@@ -1,4 +1,4 @@
-"""A preset as the data that a YAML file has of it."""
+"""A preset as plain data for a YAML file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "p
 
 
 def preset_of_parts(preset: Preset, channels: Mapping[str, Channel], stages: Iterable[Stage], k: int) -> Preset:
-    """A preset with the options of channels as they are, with further stages, and with another k."""
+    """A preset with the current options of its channels, with further stages, and with another k."""
     options = {name: {**preset.channels[name], **_options_of(channels.get(name))} for name in preset.channels}
     return replace(preset.with_stages([*preset.stages, *stages]), channels=options, k=k)
 
@@ -43,9 +43,9 @@ def _options_of(channel: Channel | None) -> dict[str, Any]:
 
 
 def preset_to_data(preset: Preset) -> dict[str, Any]:
-    """What `Preset.of` makes an equal preset of: plain values, ready for YAML.
+    """Return the plain data of a preset, ready for YAML, of which `Preset.of` makes an equal preset.
 
-    Raises ConfigError for a part that a file cannot say, such as a function, a stage of one's own, or a store.
+    Raises ConfigError for a part that YAML cannot express, such as a function, a custom stage, or a store.
     """
     if preset.parents is not None or preset.graph is not None:
         raise ConfigError("a file names the stores of parents and of a graph by their address: leave out the open ones")
@@ -71,7 +71,7 @@ def preset_to_data(preset: Preset) -> dict[str, Any]:
 
 
 def _refuse_passwords(data: Any) -> None:
-    """Raises ConfigError for an address with a user or a password in it, which it does not repeat."""
+    """Raise ConfigError for an address with a user or password, without repeating it."""
     if isinstance(data, str) and mask_credentials(data) != data:
         raise ConfigError(
             f"{mask_credentials(data)} stands in a file with its password alone: write it there by hand, as ${{NAME}}"
@@ -132,14 +132,14 @@ def _expansion(rewriter: Rewriter | None) -> Any:
         raise _unsaid("the expansion", rewriter)
     asking = _prompted(rewriter) if hasattr(rewriter, "model") else {}
     apart = [name for name in ("model", "prompt") if asking]
-    if getattr(rewriter, "analyzer", None) == Analyzer():  # that of no analyzer given
+    if getattr(rewriter, "analyzer", None) == Analyzer():  # the default
         apart.append("analyzer")
     options = [name for name in EXPANSION_OPTIONS[named] if name not in ("file", "prompt", *MODEL_OPTIONS)]
     return {"method": named, **_whole("the expansion", rewriter, options, apart), **asking}
 
 
 def _prompted(rewriter: Any) -> dict[str, Any]:
-    """The model that a rewriter asks, and a prompt that is not the default."""
+    """The data of a rewriter's model, and of its prompt where that is not the default."""
     own = {} if rewriter.prompt == type(rewriter).PROMPT else {"prompt": rewriter.prompt}
     return {**_served(rewriter.model), **own}
 
@@ -195,7 +195,7 @@ def _confidence(preset: Preset) -> Any:
 
 
 def _served(model: object) -> dict[str, Any]:
-    """A language model as a section names it."""
+    """A language model in the form of a section."""
     named = next((name for name, kind in SERVED.items() if kind is type(model)), None)
     if named is None or not isinstance(model, ServedModel):
         raise _unsaid("a language model", model)
@@ -204,7 +204,7 @@ def _served(model: object) -> dict[str, Any]:
 
 
 def _whole(what: str, part: Any, names: Sequence[str], apart: Sequence[str] = ()) -> dict[str, Any]:
-    """`_differing`, of a part that has no other option, but for those said `apart`; ConfigError where it has."""
+    """`_differing` for a part whose other options, except `apart`, have defaults; ConfigError where one has not."""
     for name, option in signature(type(part)).parameters.items():
         if name not in (*names, *apart):
             value = getattr(part, name, getattr(part, f"_{name}", option.default))
@@ -214,7 +214,7 @@ def _whole(what: str, part: Any, names: Sequence[str], apart: Sequence[str] = ()
 
 
 def _differing(part: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The options of a part that are not the defaults of its class."""
+    """The options of a part that differ from its class's defaults."""
     parameters = signature(type(part)).parameters
     found = {}
     for name in names:

@@ -48,7 +48,7 @@ from voicevault_retrievers.structure.parents import Parents
 
 @dataclass(frozen=True)
 class PresetContext:
-    """What a preset is over: its base, the language model that it asks, and stores that are not the base's."""
+    """What a preset's stages can use: its base, its language model, and external stores."""
 
     base: Any = None
     llm: TextModel | None = None
@@ -57,7 +57,7 @@ class PresetContext:
 
 
 class Awaiting(Stage):
-    """A stage that reads from what a preset is over, or asks the language model that it is given."""
+    """A stage that is built with the preset's pipeline, because it needs the base, a store or the language model."""
 
     def __init__(self, name: str, made: Callable[[PresetContext], Stage], options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -66,11 +66,11 @@ class Awaiting(Stage):
         self.options = options
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        """Never asked: raises ConfigError."""
+        """Raise ConfigError: the preset must be built first."""
         raise ConfigError(f"the stage {self.name} is made with what a preset is over: build the preset's pipeline")
 
     def given(self, around: PresetContext) -> Stage:
-        """The stage itself; ConfigError where what it needs is missing."""
+        """The stage itself; ConfigError where the context lacks what it needs."""
         return self.made(around)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Awaiting(Stage):
 
 
 def stage(data: Any) -> Stage:
-    """A stage of a name alone, or of a name with its options."""
+    """The stage of a name, or of a name with options."""
     entry = section("stages", {data: None} if isinstance(data, str) else data, *STAGE_CLASSES)
     if len(entry) != 1:
         raise ConfigError(f"each of the stages is one name with its options, not {sorted(map(str, entry))}")
@@ -91,7 +91,7 @@ def _rerank(options: dict[str, Any]) -> Stage:
     model, backend = options.pop("model", DEFAULT_MODEL), known_backend(options.pop("backend", "auto"))
     if isinstance(options.get("calibration"), Mapping):
         options["calibration"] = made(Calibration, options["calibration"])
-    # By name it is looked for at the first search: one that the hub does not give now degrades the result.
+    # A name is loaded at the first search, so that a model that cannot be downloaded then degrades the result.
     return CrossEncoderRerank(model if backend == "auto" else load_scorer(model, backend), **options)
 
 
@@ -99,7 +99,7 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
     served = text_model(options)
     if served is not None:
         return LLMRerank(served, **options)
-    LLMRerank(CallableTextModel(str), **options)  # says now what is wrong with them
+    LLMRerank(CallableTextModel(str), **options)  # raises for wrong options
 
     def over(around: PresetContext) -> Stage:
         return LLMRerank(given_model("llm_rerank", around.llm), **options)
@@ -126,15 +126,15 @@ def _parents(options: dict[str, Any]) -> Stage:
 
 @runtime_checkable
 class HoldsParents(Protocol):
-    """What can say whether it holds any parent at all."""
+    """A base that can report whether it holds any parents."""
 
     def has_parents(self, require: Filter | None = None) -> bool:
-        """Whether there is one that access rights permit."""
+        """Whether there is a parent that the access rights permit."""
         ...
 
 
 class _BaseParents(ParentExpansion):
-    """Parents of a knowledge base, with a note where it holds none at all."""
+    """Parent expansion from a knowledge base, with a note where the base holds no parents."""
 
     def __init__(self, base: Any, **options: Any) -> None:
         super().__init__(base, **options)
@@ -176,7 +176,7 @@ def _from_base(stage: str, around: PresetContext, given: str = "") -> Any:
 
 
 class _Weighted(WeightedRerank):
-    """A cosine that no channel gave is asked of the pipeline's dense channel, which goes by the stored vector."""
+    """A weighted reranker that asks the pipeline's dense channel for missing cosines, from stored vectors."""
 
     def over(self, channels: Mapping[str, Channel]) -> Stage:
         twin = copy.copy(self)
@@ -202,7 +202,7 @@ _MAKERS: dict[str, Callable[[dict[str, Any]], Stage]] = {
     "parents": _parents,
     "rerank": _rerank,
 }
-"""What makes those whose options are not their class's alone."""
+"""The makers of stages whose options are not just their class's."""
 STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     "graph_expansion": ("store", "seeds", "limit", "weight", "pool", "hops", "decay", "fan_out", "timeout"),
     "llm_rerank": (*MODEL_OPTIONS, "depth", "top_n", "max_chars", "window", "stride", "prompt", "timeout"),
@@ -228,7 +228,7 @@ STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def confidence(data: Any, stages: Sequence[Stage]) -> Callable[[Ranking], Confidence]:
-    """How a preset says whether anything relevant was found: by a hit, or by what its calibrated reranker says."""
+    """A preset's confidence function: by any hit, or by its calibrated reranker's probabilities."""
     if data is None:
         return any_hit
     options = section("confidence", data, "least")
@@ -242,7 +242,7 @@ def confidence(data: Any, stages: Sequence[Stage]) -> Callable[[Ranking], Confid
 
 
 def threshold(stages: Sequence[Stage], least: float) -> Threshold | None:
-    """The threshold of the first reranker's probabilities; None where it has none, or there is no reranker."""
+    """The threshold on the first reranker's probabilities; None without a reranker or its calibration."""
     reranker = next((one for one in stages if isinstance(one, CrossEncoderRerank)), None)
     known = None if reranker is None else reranker.calibration or CALIBRATIONS.get(reranker.scorer_name)
     return None if reranker is None or known is None else Threshold(known, least, reranker.name)

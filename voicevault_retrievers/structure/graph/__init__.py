@@ -1,4 +1,4 @@
-"""The graph of references: what chunks are, cite and define, and the search that walks along it."""
+"""The graph of references: what chunks are, cite and define, and search along its edges."""
 
 from voicevault_retrievers.structure.graph.building import build_graph
 from voicevault_retrievers.structure.graph.channel import GraphChannel

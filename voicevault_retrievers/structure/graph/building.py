@@ -1,4 +1,4 @@
-"""A graph from chunks: what each is, what it cites, what it defines."""
+"""Building a graph from chunks: what each chunk is, cites and defines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.text.references.reference import Reference, Reference
 from voicevault_retrievers.text.references.rules import RuleReferences
 
 WEIGHTS: Mapping[str, float] = {"is": 1.0, "defines": 1.0, "cites": 0.5, "in": 0.25}
-"""How much an edge of each relation passes on."""
+"""The weight of an edge by its relation."""
 
 HEADINGS = ("section", "heading", "title")
 PLACES = ("part", "chapter", "schedule")
@@ -38,14 +38,13 @@ def build_graph(
     batch: int = 1000,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Put chunks into a graph with all that they state; how many. Those that are there already are replaced.
+    """Put chunks into a graph with their references, replacing those with the same id; returns how many.
 
     A chunk *is* a section (or article, chapter, table) where its metadata says so under `section`, `heading` or
-    `title`, or where its text begins with it, as a heading does: "Section 12. Theft", "§ 12 Diebstahl". It is *in*
-    the `part`, `chapter` or `schedule` of its metadata. References
-    without a work, and what a chunk is, belong to `work`, a name or a function of the chunk; else to the law that the
-    metadata names under `law`, `act` or `statute`, else to the chunk's document. `progress` is told how many chunks
-    are done, after each `batch`.
+    `title`, or where its text begins with such a heading: "Section 12. Theft", "§ 12 Diebstahl". It is *in* the `part`,
+    `chapter` or `schedule` of its metadata. References without a work, and what a chunk is, belong to `work`, a name or
+    a function of the chunk; else to the law that the metadata names under `law`, `act` or `statute`, else to the
+    chunk's document. `progress` is told how many chunks are done, after each `batch`.
     """
     reading, size, done = reader or RuleReferences(), whole("batch", batch), 0
     given = iter(chunks)
@@ -58,7 +57,7 @@ def build_graph(
 
 
 def entry_of(chunk: Chunk, reader: ReferenceReader, work: str | WorkOf | None = None) -> Entry:
-    """A chunk with all that it states."""
+    """The graph entry of a chunk: the chunk and its links."""
     home = _home(chunk, reader, work)
     own = _own(chunk, reader)
     links = dict.fromkeys(_links("is", own, home))
@@ -72,7 +71,7 @@ def entry_of(chunk: Chunk, reader: ReferenceReader, work: str | WorkOf | None = 
 
 
 def _links(relation: str, reference: Reference | None, home: str) -> Iterator[Link]:
-    """A reference as links, to itself and to what it is a part of; what is a part is half of the whole."""
+    """Links to a reference and to the levels above it; a chunk that is a part is half of the whole."""
     if reference is None:
         return
     bare = reference.kind not in ("case", "term") and not reference.work
@@ -82,7 +81,7 @@ def _links(relation: str, reference: Reference | None, home: str) -> Iterator[Li
 
 
 def _own(chunk: Chunk, reader: ReferenceReader) -> Reference | None:
-    """What a chunk is."""
+    """The reference that a chunk is; None where it is none."""
     for key in HEADINGS:
         value = chunk.metadata.get(key)
         heading = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
@@ -95,7 +94,7 @@ def _own(chunk: Chunk, reader: ReferenceReader) -> Reference | None:
 
 
 def _places(chunk: Chunk, reader: ReferenceReader) -> Iterator[Reference]:
-    """The parts and chapters that the metadata says a chunk stands in."""
+    """The parts, chapters and schedules that the metadata places a chunk in."""
     for kind in PLACES:
         value = chunk.metadata.get(kind)
         if isinstance(value, str | int) and not isinstance(value, bool):
@@ -107,7 +106,7 @@ def _places(chunk: Chunk, reader: ReferenceReader) -> Iterator[Reference]:
 
 
 def _leading(text: str, reader: ReferenceReader) -> Reference | None:
-    """The reference that a text begins with, as a heading does: nothing goes on behind it."""
+    """The reference that is the heading at the beginning of a text; None where there is none."""
     lead = _LEAD.match(text)
     start = lead.end() if lead else 0
     first = next(iter(reader.read(text[start : start + _HEAD])), None)
@@ -117,7 +116,7 @@ def _leading(text: str, reader: ReferenceReader) -> Reference | None:
 
 
 def _home(chunk: Chunk, reader: ReferenceReader, work: str | WorkOf | None) -> str:
-    """The canonical name of the work that a chunk belongs to; empty where nothing says."""
+    """The canonical name of the work that a chunk belongs to; empty where unknown."""
     named: Any = work(chunk) if callable(work) else work
     if named is None:
         named = next((value for key in (*LAWS, *DOCUMENTS) if isinstance(value := chunk.metadata.get(key), str)), "")

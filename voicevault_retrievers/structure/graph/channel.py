@@ -1,4 +1,4 @@
-"""The graph as a channel: references are read out of a query, and what is around them in the graph is found."""
+"""The graph as a channel: finds the chunks around the references in a query."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 
 class GraphChannel(LeafChannel):
-    """Finds the chunks around the references that a query names; scores by `walk`, higher is nearer.
+    """Finds the chunks around the references that a query names; scores are those of `walk`, higher is nearer.
 
-    `depth` is how many chunks a path may pass, `decay` what is left of a score after each, in (0, 1]; `fan_out` how
-    many neighbours of one node are followed. Each hit's vote says in `via` which path led to it. A query without a
-    reference, or with one that the graph does not know, finds nothing, which is no failure; where no chunk of a graph
-    in memory refers to anything, a note says so. `timeout` is in seconds; None waits. Raises ConfigError for what is no
-    store or no reader.
+    `depth` is the length of paths, in chunks; `decay` is the factor on a score for each chunk, in (0, 1]; `fan_out` is
+    how many neighbours of one node are followed. Each hit's vote has its path in `via`. A query without a reference, or
+    with one that the graph does not know, finds nothing, without a failure; where no chunk of a graph in memory refers
+    to anything, a note says so. `timeout` is in seconds; None waits. Raises ConfigError for an object that is no store
+    or no reader.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class GraphChannel(LeafChannel):
         return (Failure(self.name, "NotIndexedError", said, degrades=False),)
 
     def direct(self, query: str | Query, *, timeout: float | None = None) -> dict[str, Any] | None:
-        """What the graph itself says of the first reference in a query that it knows; None where it knows none.
+        """The graph's entry for the first reference in a query that it knows; None where it knows none.
 
-        A dict: `reference` (as it is written in the query), `key`, `chunk_id`, `text`, `metadata`, and `neighbours`,
-        the chunks around it, each with `chunk_id`, `score` and `path`, nearest first. `timeout` is in seconds.
-        Raises SearchError where the graph cannot be asked.
+        The dict has `reference` (as written in the query), `key`, `chunk_id`, `text`, `metadata`, and `neighbours`, the
+        chunks around it, each with `chunk_id`, `score` and `path`, nearest first. `timeout` is in seconds. Raises
+        SearchError where the graph cannot be queried.
         """
         return execute(self._direct_plan(as_query(query)), timeout=timeout)
 
@@ -88,9 +88,9 @@ class GraphChannel(LeafChannel):
         return await aexecute(self._direct_plan(as_query(query)), timeout=timeout)
 
     def kg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
-        """As `direct`, but None too where the graph cannot be asked, which is logged as a warning.
+        """As `direct`, but also None where the graph cannot be queried, which is logged as a warning.
 
-        `require` are access rights, where the query brings none.
+        `require` are access rights, for a query without rights of its own.
         """
         try:
             return self.direct(_asked(text, require))
@@ -158,13 +158,13 @@ class GraphChannel(LeafChannel):
 
 
 class _Unreferred(list[Match]):
-    """No match, for there is no reference at all."""
+    """No matches, because no chunk refers to anything."""
 
 
 def matches(
     walk: Walk, query: Query, reached: dict[str, Reached], k: int, terms: tuple[str, ...] = ()
 ) -> Steps[list[Match]]:
-    """The k best of the chunks reached that pass the query's filter, by falling score, ties by ascending id."""
+    """The k best reached chunks that pass the query's filter, by falling score, ties by ascending id."""
     passes, kept = compile_filter(query.where), list[Match]()
     order = iter(sorted(reached, key=lambda one: (-reached[one].score, one)))
     while len(kept) < k and (ids := list(islice(order, max(k, _AT_ONCE)))):
@@ -176,21 +176,21 @@ def matches(
 
 
 def seen(part: T, query: Query) -> T:
-    """A store or a reader as it is for those who may see no more than a query's rights permit.
+    """A store or a reader as restricted to the access rights of a query.
 
-    One that knows the difference has `seen_by(require)`.
+    Uses its method `seen_by(require)` where it has one.
     """
     seen_by: Callable[[Filter], T] | None = getattr(part, "seen_by", None)
     return part if query.require is None or seen_by is None else seen_by(query.require)
 
 
 def _waits_for_nobody(part: object, method: str) -> bool:
-    """Whether an event loop can ask it: it has an async method, or waits for neither a server nor a model."""
+    """Whether the part does not block an event loop: it has an async method, or waits for neither server nor model."""
     return hasattr(part, method) or isinstance(part, EmbeddedGraph | RuleReferences)
 
 
 def checked_store(store: GraphStore) -> GraphStore:
-    """The store, when it is one; ConfigError else."""
+    """The store; ConfigError where it is not a GraphStore."""
     if not isinstance(store, GraphStore):
         raise ConfigError(
             f"a graph store has put, delete, find, edges, chunks and stats, which a {type(store).__name__} has not: "
@@ -200,7 +200,7 @@ def checked_store(store: GraphStore) -> GraphStore:
 
 
 def checked_decay(decay: float) -> float:
-    """The decay, when it is above 0 and at most 1; ConfigError else."""
+    """The decay; ConfigError unless it is above 0 and at most 1."""
     if not 0.0 < number("decay", decay) <= 1.0:
         raise ConfigError(f"decay is what is left of a score after a step, above 0 and at most 1, not {decay!r}")
     return decay

@@ -1,7 +1,7 @@
-"""A graph store in Cypher: what every server that speaks it shares. Values are parameters, never part of a text.
+"""A graph store in Cypher, shared by all servers that speak it. Values are parameters, never part of a statement.
 
-Nodes have the label `VVNode` and the properties `id`, `name` and, of chunks, `chunk`, the chunk as JSON; edges have the
-type `VVEdge` and the properties `relation` and `weight`. They all begin at the chunk that states them. Ids, names and
+Nodes have the label `VVNode` and the properties `id`, `name` and, for chunks, `chunk`, the chunk as JSON. Edges have
+the type `VVEdge` and the properties `relation` and `weight`, and begin at the chunk that states them. Ids, names and
 relations are escaped as in JSON. With a `prefix`, ids and names begin with it, so that several graphs share a database.
 """
 
@@ -22,10 +22,10 @@ from voicevault_retrievers.text.references.reference import chunk_id, chunk_node
 T = TypeVar("T")
 
 BATCH = 2000
-"""How many rows one statement takes."""
+"""The most rows of one statement."""
 
 TEXTS = 200
-"""How many chunks with their texts."""
+"""The most chunks, with their texts, of one statement."""
 
 _FORGET = (
     "UNWIND $ids AS id MATCH (:VVNode {id: id})-[e:VVEdge]->(b:VVNode) WITH e, b.id AS target DELETE e "
@@ -50,11 +50,11 @@ _COUNT = (
 
 
 LONGEST = 2000
-"""The longest id, in bytes: indexes leave longer ones out without a word (FalkorDB's from 4,096 on)."""
+"""The longest id, in bytes: indexes silently leave out longer ones (FalkorDB's from 4,096 on)."""
 
 
 class CypherStatement(NamedTuple):
-    """A text of Cypher, its parameters, and whether it writes. It is sent the rows that it gives."""
+    """A Cypher statement, its parameters, and whether it writes. A step that yields it receives its rows."""
 
     text: str
     parameters: Mapping[str, Any]
@@ -65,13 +65,13 @@ Rows = list[Sequence[Any]]
 
 
 class Cypher:
-    """The statements of each method of a graph store."""
+    """The statements of a graph store's methods, as steps."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
 
     def put(self, entries: Sequence[Entry]) -> Steps[None]:
-        """What has to be asked to put entries in; repeated after a failure it does no harm."""
+        """The statements that put entries in; repeating them after a failure is harmless."""
         given = latest(entries)
         chunks = [{"id": self._id(chunk_node(e.chunk.id)), "chunk": packed(e.chunk)} for e in given]
         edges = [edge for entry in given for edge in entry.edges()]
@@ -84,14 +84,14 @@ class Cypher:
         yield from _written(_ORPHANS, sorted(before), "ids")
 
     def delete(self, chunk_ids: Sequence[str]) -> Steps[None]:
-        """What has to be asked to remove chunks."""
+        """The statements that remove chunks."""
         ids = list(dict.fromkeys(self._id(chunk_node(one)) for one in chunk_ids))
         before = yield from self._forget(ids)
         yield from _written(_REMOVE, ids, "ids")
         yield from _written(_ORPHANS, sorted(before), "ids")
 
     def find(self, names: Sequence[str]) -> Steps[dict[str, list[str]]]:
-        """What has to be asked for the keys with some names."""
+        """The statements that find the keys with these names."""
         rows = (yield CypherStatement(_FIND, {"ids": [self._id(name) for name in names]})) if names else []
         found: dict[str, list[str]] = {name: [] for name in names}
         for name, node in rows:
@@ -99,7 +99,7 @@ class Cypher:
         return {name: sorted(set(keys)) for name, keys in found.items()}
 
     def edges(self, nodes: Sequence[str]) -> Steps[list[Edge]]:
-        """What has to be asked for the edges at some nodes."""
+        """The statements that read the edges at these nodes."""
         chunks = [self._id(node) for node in nodes if is_chunk(node)]
         others = [self._id(node) for node in nodes if not is_chunk(node)]
         rows = (yield CypherStatement(_OUT, {"ids": chunks})) if chunks else []
@@ -107,21 +107,21 @@ class Cypher:
         return list(dict.fromkeys(self._edge(*row) for row in rows))
 
     def chunks(self, ids: Sequence[str]) -> Steps[dict[str, Chunk]]:
-        """What has to be asked for some chunks."""
+        """The statements that read these chunks."""
         wanted = list(dict.fromkeys(ids))
         rows = (yield CypherStatement(_GET, {"ids": [self._id(chunk_node(one)) for one in wanted]})) if wanted else []
         held = {chunk.id: chunk for (text,) in rows for chunk in [unpacked(text)]}
         return {one: held[one] for one in wanted if one in held}
 
     def stats(self) -> Steps[GraphStats]:
-        """What has to be asked to count everything."""
+        """The statements that count everything."""
         nodes = yield CypherStatement(_COUNT[0], {"prefix": self.prefix})
         edges = yield CypherStatement(_COUNT[1], {"prefix": self.prefix})
-        counts = [*(nodes[0] if nodes else (0, 0)), *(edges[0] if edges else (0,))]  # a graph that is not there yet
+        counts = [*(nodes[0] if nodes else (0, 0)), *(edges[0] if edges else (0,))]  # a graph that does not exist yet
         return GraphStats(*map(int, counts))
 
     def _forget(self, ids: Sequence[str]) -> Steps[set[str]]:
-        """Remove what chunks state; the references that they stated."""
+        """Remove the edges of chunks; returns the references that they led to."""
         targets: set[str] = set()
         for part in _parts(ids):
             rows = yield CypherStatement(_FORGET, {"ids": part}, writes=True)
@@ -137,7 +137,7 @@ class Cypher:
         return Edge(node, str(json.loads(f'"{relation}"')), self._bare(target), float(weight), chunk_id(node))
 
     def _id(self, node: str) -> str:
-        """A node or name as it is stored: servers and their clients differ in which control characters they take."""
+        """A node or name in its stored form: servers and clients differ in which control characters they accept."""
         return self.prefix + as_json(node)[1:-1]
 
     def _bare(self, stored: str) -> str:
@@ -162,29 +162,29 @@ def _parts(rows: Sequence[T], size: int = BATCH) -> Iterator[list[T]]:
 
 
 class CypherStore(ABC):
-    """A graph store whose statements are those of `Cypher`, sync and async."""
+    """A graph store with the statements of `Cypher`, sync and async."""
 
     def __init__(self, cypher: Cypher) -> None:
         self._cypher = cypher
 
     @abstractmethod
     def ask(self, statement: CypherStatement) -> Rows:
-        """The rows that a statement gives."""
+        """The rows of a statement."""
 
     @abstractmethod
     async def aask(self, statement: CypherStatement) -> Rows:
         """`ask` on the running event loop."""
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Add chunks with all that they state, in place of what those of the same ids stated."""
+        """Add chunks with their links, replacing those with the same id."""
         self._run(self._cypher.put(entries))
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Remove chunks with all that only they state."""
+        """Remove chunks, and references that no other chunk states."""
         self._run(self._cypher.delete(chunk_ids))
 
     def find(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """For each name the keys with it, ascending."""
+        """The keys with each name, ascending."""
         return self._run(self._cypher.find(names))
 
     async def afind(self, names: Sequence[str]) -> dict[str, list[str]]:
@@ -200,7 +200,7 @@ class CypherStore(ABC):
         return await self._arun(self._cypher.edges(nodes))
 
     def chunks(self, ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the given chunks that are here."""
+        """The given chunks that exist, by id."""
         return self._run(self._cypher.chunks(ids))
 
     async def achunks(self, ids: Sequence[str]) -> dict[str, Chunk]:
@@ -208,7 +208,7 @@ class CypherStore(ABC):
         return await self._arun(self._cypher.chunks(ids))
 
     def stats(self) -> GraphStats:
-        """How much there is."""
+        """The size of the graph."""
         return self._run(self._cypher.stats())
 
     def _run(self, statements: Steps[T]) -> T:

@@ -1,4 +1,4 @@
-"""A graph in memory, kept in one file."""
+"""A graph in memory, saved in one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voicevault_retrievers.text.references.reference import chunk_id, is_chunk, 
 
 
 class EmbeddedGraph:
-    """A graph store in memory; `save` keeps it in a file and `load` reads it. Safe to share between threads."""
+    """A graph store in memory, which `save` writes to a file and `load` reads. Threads can share it."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._lock = Mutex()
@@ -26,7 +26,7 @@ class EmbeddedGraph:
         self.put(list(entries))
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Add chunks with all that they state, in place of what those of the same ids stated."""
+        """Add chunks with their links, replacing those with the same id."""
         given = latest(entries)
         with self._lock:
             for entry in given:
@@ -34,13 +34,13 @@ class EmbeddedGraph:
                 self._add(entry)
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Remove chunks with all that only they state."""
+        """Remove chunks, and references that no other chunk states."""
         with self._lock:
             for one in chunk_ids:
                 self._remove(one)
 
     def find(self, names: Sequence[str]) -> dict[str, list[str]]:
-        """For each name the keys with it, ascending."""
+        """The keys with each name, ascending."""
         with self._lock:
             return {name: sorted(self._named.get(name, ())) for name in names}
 
@@ -56,19 +56,19 @@ class EmbeddedGraph:
         return list(found)
 
     def chunks(self, ids: Sequence[str]) -> dict[str, Chunk]:
-        """Those of the given chunks that are here."""
+        """The given chunks that exist, by id."""
         with self._lock:
             return {one: self._chunks[one] for one in ids if one in self._chunks}
 
     def stats(self) -> GraphStats:
-        """How much there is."""
+        """The size of the graph."""
         with self._lock:
             return GraphStats(len(self._chunks), len(self._at), sum(map(len, self._stated.values())))
 
     def stating(
         self, permits: Callable[[Mapping[str, Any]], bool] | None = None, but: Collection[str] = ()
     ) -> bool | None:
-        """Whether a chunk, of those permitted and not in `but`, refers to anything; None where there is none such."""
+        """Whether any permitted chunk that is not in `but` refers to anything; None where there is no such chunk."""
         found: bool | None = None
         with self._lock:
             for one, chunk in self._chunks.items():
@@ -79,7 +79,7 @@ class EmbeddedGraph:
         return found
 
     def entries(self) -> list[Entry]:
-        """All that is here, as it was put in, by chunk id."""
+        """All entries, by chunk id."""
         with self._lock:
             return [
                 Entry(chunk, tuple(Link(*edge[1:4]) for edge in self._stated.get(one, ())))
@@ -87,15 +87,15 @@ class EmbeddedGraph:
             ]
 
     def save(self, path: Path | str) -> None:
-        """Keep it in a file, in one step in the place of what is there. Raises StorageError."""
+        """Write the graph to a file, replacing it atomically. Raises StorageError."""
         saved.write(Path(path), self.entries())
 
     @classmethod
     def load(cls, path: Path | str) -> EmbeddedGraph:
         """The graph in a file.
 
-        Raises StorageError where it cannot be read, IndexDamagedError where it is not what was written, and
-        IncompatibleIndexError where a newer version wrote it.
+        Raises StorageError where it cannot be read, IndexDamagedError where it has changed, and IncompatibleIndexError
+        where a newer version wrote it.
         """
         return cls(saved.read(Path(path)))
 

@@ -1,4 +1,4 @@
-"""Neighbours of what was found: a section that the best hits refer to is found too, where no query names it."""
+"""Expansion by graph neighbours: finds sections that the best hits refer to, though the query does not."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from voicevault_retrievers.text.references.reference import chunk_node
 
 
 class GraphExpansion(Stage):
-    """Adds the neighbours of the first `seeds` hits in a graph, and orders all anew.
+    """Adds the graph neighbours of the first `seeds` hits, and ranks all hits again.
 
-    The hit of rank r has 1/r; each seed's is spread through the graph (see `walk`), and a chunk has `weight` times what
-    it receives beside its own. Seeds receive nothing. At most `limit` chunks that were not among the hits come in; they
-    pass the query's filters. Votes say in `via` which path led to a chunk. `depth`, `decay`, `fan_out` are as of
-    `GraphChannel`; the stage asks for `pool` hits, so that a smaller k is a prefix of a larger one up to there.
+    The hit of rank r starts with 1/r. Each seed's score spreads through the graph (see `walk`), and a chunk adds
+    `weight` times what it receives to its own. Seeds receive nothing. At most `limit` new chunks are added; they pass
+    the query's filters. Votes have the path to a chunk in `via`. `depth`, `decay`, `fan_out` are as of `GraphChannel`.
+    The stage asks for `pool` hits, so that up to there a smaller k gives a prefix of a larger one.
     """
 
     blocking = True

@@ -21,9 +21,9 @@ _INDEXES = ("CREATE INDEX FOR (n:VVNode) ON (n.id)", "CREATE INDEX FOR (n:VVNode
 class FalkorDBGraph(CypherStore):
     """A graph store in a FalkorDB, sync and async: the graph of this name on a server.
 
-    `timeout` is in seconds, for each statement and for connecting; None waits. A connection that was lost is made anew
-    once. Nothing is connected before the first statement. Raises SearchNotAvailableError where the server cannot be
-    reached or refuses the user, SearchTimeoutError where it is too slow, SearchError for any other answer.
+    `timeout` is in seconds, for each statement and for connecting; None waits. After a lost connection, reconnects
+    once. Connects at the first statement. Raises SearchNotAvailableError where the server cannot be reached or refuses
+    the user, SearchTimeoutError where it is too slow, SearchError for any other failure.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class FalkorDBGraph(CypherStore):
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def ask(self, statement: CypherStatement) -> Rows:
-        """The rows that a statement gives."""
+        """The rows of a statement."""
         graph = self._graph
         if statement.writes:
             self._index()
@@ -70,7 +70,7 @@ class FalkorDBGraph(CypherStore):
         return rows
 
     def close(self) -> None:
-        """Close the connections that are not of an event loop; the next statement opens one again."""
+        """Close the connections of threads; the next statement opens them again."""
         with self._lock:
             client = self.__dict__.pop("_client", None)
             self.__dict__.pop("_graph", None)
@@ -95,7 +95,7 @@ class FalkorDBGraph(CypherStore):
 
     @property
     def _milliseconds(self) -> int | None:
-        """After how long the server itself gives a search up, so that none goes on that nobody waits for."""
+        """The server's own time limit for a search, so that abandoned searches end."""
         return None if self.timeout is None else max(1, int(1000 * self.timeout))
 
     def _async_graph(self) -> Any:
@@ -114,12 +114,12 @@ class FalkorDBGraph(CypherStore):
         return {**self._options, **limits, "decode_responses": True, "protocol": 2}
 
     def _once(self, retry: Any, redis: Any) -> Any:
-        """One more try where a connection was lost; none where the server is slow, or refuses the user."""
+        """The retry policy: once after a lost connection, never where the server is slow or refuses the user."""
         backoff = require("redis.backoff", extra="graph").NoBackoff()
         return retry(backoff, 1, supported_errors=(redis.exceptions.ConnectionError,))
 
     def _index(self) -> None:
-        """Make the indexes that statements go by, where they are missing."""
+        """Create missing indexes, which the statements need."""
         if self._indexed:
             return
         exceptions = require("redis.exceptions", extra="graph")
@@ -143,11 +143,11 @@ class FalkorDBGraph(CypherStore):
         except (exceptions.TimeoutError, TimeoutError) as error:
             raise SearchTimeoutError(f"{place} did not answer within {self.timeout} s") from error
         except (exceptions.ConnectionError, OSError) as error:
-            self._indexed = False  # a server that starts anew may have lost them
+            self._indexed = False  # a restarted server may have lost the indexes
             raise SearchNotAvailableError(f"{place} cannot be reached: {error}") from error
         except exceptions.ResponseError as error:
             if not statement.writes and "empty key" in str(error):
-                return  # a graph that nothing was put into yet
+                return  # a graph without entries does not exist yet
             if "timed out" in str(error):
                 raise SearchTimeoutError(f"{place} did not answer within {self.timeout} s") from error
             raise SearchError(f"{place} refused a statement: {error}") from error

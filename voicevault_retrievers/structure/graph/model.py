@@ -1,4 +1,4 @@
-"""References read by a language model."""
+"""Extraction of references by a language model."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _KIND = re.compile(r"[^a-z]+")
 class ModelReferences:
     """Reads references with a language model; keys are those that `RuleReferences` would give.
 
-    Its answer's JSON is found among whatever else it says. What it quotes that does not stand in the text is ignored:
-    a model cannot invent a reference. `prompt` has the place `{text}`. Answers are kept. Raises RetrievalError where an
+    The JSON list is found in the answer among other text. A quotation that is not in the text is ignored: a model
+    cannot invent a reference. `prompt` has the place `{text}`. Answers are cached. Raises RetrievalError where an
     answer has no JSON list.
     """
 
@@ -51,7 +51,7 @@ class ModelReferences:
             self.aread = self._aread
 
     def read(self, text: str) -> tuple[Reference, ...]:
-        """The references in the first `max_chars` characters of a text, by their place."""
+        """The references in the first `max_chars` characters of a text, by position."""
         prompt = self._asked(text)
         if prompt is None:
             return ()
@@ -83,7 +83,7 @@ class ModelReferences:
         return tuple(sorted(found.values(), key=lambda one: (one.start, one.key)))
 
     def _reference(self, text: str, item: dict[str, Any]) -> Reference | None:
-        """An item of the answer as a reference; None where it says none, or what is not in the text."""
+        """An item of the answer as a reference; None where it is none, or its quotation is not in the text."""
         written, law = item.get("text"), item.get("law")
         kind = _KIND.sub("_", str(item.get("kind", "")).casefold()).strip("_")[:40]
         number = " ".join(str(item.get("number") or "").casefold().replace(":", " ").split())[:200]
@@ -101,5 +101,5 @@ class ModelReferences:
 
 
 def _items(answer: str) -> list[Any] | None:
-    """The longest JSON list in what a model says behind its thoughts; None where there is none."""
+    """The longest JSON list in an answer, after the model's reasoning; None where there is none."""
     return max(lists_in(answer), key=len, default=None)

@@ -1,4 +1,4 @@
-"""Neo4j as a graph store, and what speaks its protocol."""
+"""Neo4j, and other servers with its protocol, as a graph store."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _INDEXES = (
 
 
 class Neo4jGraph(CypherStore):
-    """A graph store in a Neo4j, sync and async, with the driver of Neo4j.
+    """A graph store in a Neo4j, sync and async, with Neo4j's driver.
 
-    Several graphs share a `database`: the ids of each begin with its `name`. One `put` or `delete` is one
-    transaction. `timeout` is in seconds, for each statement and for connecting; None waits as long as the driver and
-    the server do. Nothing is connected before the first statement. Raises as `FalkorDBGraph` does.
+    Several graphs share a `database`: the ids of each begin with its `name`. One `put` or `delete` is one transaction.
+    `timeout` is in seconds, for each statement and for connecting; None leaves it to the driver and the server.
+    Connects at the first statement. Raises as `FalkorDBGraph` does.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Neo4jGraph(CypherStore):
         self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def ask(self, statement: CypherStatement) -> Rows:
-        """The rows that a statement gives, in a transaction of its own."""
+        """The rows of a statement, in a transaction of its own."""
         with self._errors(), self._driver.session(**self._session()) as session:
             return [
                 tuple(record.values()) for record in session.run(self._query(statement), dict(statement.parameters))
@@ -67,15 +67,15 @@ class Neo4jGraph(CypherStore):
                 return [tuple(record.values()) async for record in given]
 
     def put(self, entries: Sequence[Any]) -> None:
-        """Add chunks with all that they state, in one transaction."""
+        """Add chunks with their links, in one transaction."""
         self._written(lambda: self._cypher.put(entries))
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Remove chunks with all that only they state, in one transaction."""
+        """Remove chunks, and references that no other chunk states, in one transaction."""
         self._written(lambda: self._cypher.delete(chunk_ids))
 
     def close(self) -> None:
-        """Close the connections that are not of an event loop; the next statement opens one again."""
+        """Close the connections of threads; the next statement opens them again."""
         driver = self.__dict__.pop("_driver", None)
         if driver is not None:
             driver.close()
@@ -148,7 +148,7 @@ class Neo4jGraph(CypherStore):
 
 
 def _all(transaction: Any, statements: Steps[T]) -> T:
-    """What statements give in one transaction."""
+    """The result of the statements, in one transaction."""
 
     def ask(statement: CypherStatement) -> Rows:
         return [tuple(record.values()) for record in transaction.run(statement.text, dict(statement.parameters))]

@@ -1,4 +1,4 @@
-"""The file that a graph in memory is kept in: a line of JSON with version, size and checksum, then one per chunk."""
+"""The file of a graph in memory: a line of JSON with version, size and checksum, then one line per chunk."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from voicevault_retrievers.structure.graph.store import Entry, Link, as_json, pa
 
 FORMAT = 1
 RULES = 1
-"""Raised with every change to the rules by which references are read: what other rules made is made anew."""
+"""The version of the rules that read references; entries of another version are read again."""
 
 _REMEDY = "restore it from a copy, or build the graph again from the chunks"
 
 
 class Saved(NamedTuple):
-    """What is in a file; `reader` says what read the references, empty where that is not known or was other rules."""
+    """The content of a file; `reader` identifies the reader of its references, empty if unknown or of other rules."""
 
     entries: list[Entry]
     reader: str = ""
 
 
 def write(path: Path, entries: Sequence[Entry], reader: str = "") -> None:
-    """Write entries to a file, in one step in the place of what is there: after a crash there is the old or the new.
+    """Write entries to a file, replacing it atomically: after a crash there is the old file or the new one.
 
-    `reader` says what read their references, by the rules of this version. Raises StorageError where the file system
-    refuses.
+    `reader` identifies the reader of the references, with this version's rules. Raises StorageError where the file
+    system refuses.
     """
     lines = (as_json([packed(entry.chunk), entry.links]) for entry in entries)
     body = "".join(f"{line}\n" for line in lines).encode()
@@ -53,12 +53,12 @@ def write(path: Path, entries: Sequence[Entry], reader: str = "") -> None:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries in a file; for what it raises see `EmbeddedGraph.load`."""
+    """The entries in a file; raises as `EmbeddedGraph.load`."""
     return load(path).entries
 
 
 def load(path: Path) -> Saved:
-    """What is in a file; raises as `read` does."""
+    """The content of a file; raises as `read` does."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -90,7 +90,7 @@ def _head(path: Path, line: bytes) -> tuple[int, int, str, str]:
 
 
 def _flush_folder(folder: Path) -> None:
-    with suppress(OSError):  # some systems open no folders; the file itself is flushed
+    with suppress(OSError):  # some systems cannot open folders; the file itself is flushed
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

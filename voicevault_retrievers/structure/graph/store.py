@@ -1,4 +1,4 @@
-"""What a graph store must offer, and what is written into one: chunks, and the references that each states."""
+"""The interface of graph stores, and their entries: chunks with the references that each states."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from voicevault_retrievers.text.references.reference import chunk_node, is_chunk
 
 
 class Edge(NamedTuple):
-    """An edge between two nodes: `weight` is in (0, 1]. `owner` is the id of the chunk that states it, empty where
-    nobody knows: such an edge is not walked under access rights.
+    """An edge between two nodes.
+
+    `weight` is in (0, 1]. `owner` is the id of the chunk that states the edge, empty if unknown: walks under access
+    rights skip such edges.
     """
 
     source: str
@@ -27,7 +29,7 @@ class Edge(NamedTuple):
 
 
 class Link(NamedTuple):
-    """What a chunk states: how it is related to a reference, by its key; `weight` is in (0, 1]."""
+    """A link of a chunk to a reference: the relation, the reference's key, and a `weight` in (0, 1]."""
 
     relation: str
     key: str
@@ -36,7 +38,7 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """A chunk, and all that it states. Raises ConfigError where a link is none."""
+    """A chunk and its links. Raises ConfigError for an invalid link."""
 
     chunk: Chunk
     links: tuple[Link, ...] = ()
@@ -49,7 +51,7 @@ class Entry:
                 raise ConfigError(f"chunk {self.chunk.id!r}: a link's weight is above 0 and at most 1, not {link!r}")
 
     def edges(self) -> list[Edge]:
-        """Its links as edges from its chunk; of several with one relation and key the heaviest."""
+        """The links as edges from the chunk; of several with one relation and key, the heaviest."""
         heaviest: dict[tuple[str, str], float] = {}
         for relation, key, weight in self.links:
             heaviest[relation, key] = max(weight, heaviest.get((relation, key), 0.0))
@@ -58,7 +60,7 @@ class Entry:
 
 
 class GraphStats(NamedTuple):
-    """How much a graph holds."""
+    """The size of a graph."""
 
     chunks: int
     references: int
@@ -69,20 +71,20 @@ class GraphStats(NamedTuple):
 class GraphStore(Protocol):
     """A graph of chunks and references. A node is a string: `chunk:` and a chunk's id, or a reference's key.
 
-    One with async `afind`, `aedges` and `achunks` too is awaited by async searches. Raises SearchNotAvailableError
-    where its server cannot be asked, SearchTimeoutError where that takes too long.
+    Async searches await a store that also has async `afind`, `aedges` and `achunks`. Raises SearchNotAvailableError
+    where its server is unavailable, SearchTimeoutError where it is too slow.
     """
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Add chunks with all that they state; what one of an id that is there stated before is forgotten."""
+        """Add chunks with their links, replacing those with the same id."""
         ...
 
     def delete(self, chunk_ids: Sequence[str]) -> None:
-        """Remove chunks, what they state, and references that nothing states any more; unknown ids are passed over."""
+        """Remove chunks, their links, and references that no chunk states any more; unknown ids are ignored."""
         ...
 
     def find(self, names: Sequence[str]) -> Mapping[str, Sequence[str]]:
-        """For each name of a reference ("section:420") the keys with it that are here, ascending."""
+        """For each name of a reference ("section:420"), the graph's keys with this name, ascending."""
         ...
 
     def edges(self, nodes: Sequence[str]) -> Sequence[Edge]:
@@ -90,16 +92,16 @@ class GraphStore(Protocol):
         ...
 
     def chunks(self, ids: Sequence[str]) -> Mapping[str, Chunk]:
-        """Those of the given chunks that are here, by id."""
+        """The given chunks that exist, by id."""
         ...
 
     def stats(self) -> GraphStats:
-        """How much there is, whoever may see it."""
+        """The size of the graph, regardless of access rights."""
         ...
 
 
 def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """Of entries with one chunk id the last."""
+    """The last of the entries with each chunk id."""
     return list({entry.chunk.id: entry for entry in entries}.values())
 
 
@@ -116,7 +118,7 @@ def packed(chunk: Chunk) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON in one line that every encoder takes; in ASCII where there are lone surrogates, which none takes."""
+    """JSON in one line; in ASCII where there are lone surrogates, which UTF-8 cannot encode."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if text.isascii():
         return text

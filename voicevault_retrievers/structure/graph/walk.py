@@ -28,18 +28,18 @@ from voicevault_retrievers.text.references.reference import Reference, chunk_id,
 BACKWARDS: Mapping[str, str] = MappingProxyType(
     {"cites": "cited by", "is": "is", "defines": "defined by", "in": "holds"}
 )
-"""What relations are called when they are walked against their direction."""
+"""The names of relations that are walked backwards."""
 
 
 class StoreCall(NamedTuple):
-    """What a walk asks of its store: the method, and its one argument. It is sent what that gives."""
+    """A request of a walk to its store: the method and its one argument. The step receives the result."""
 
     method: str
     argument: Sequence[str]
 
 
 class Reached(NamedTuple):
-    """A node that activation reached, and the steps of the path that brought most of it, nodes and relations."""
+    """A node that activation reached: its score, and the path that brought most of it, as nodes and relations."""
 
     score: float
     path: tuple[str, ...]
@@ -50,7 +50,7 @@ _Step: TypeAlias = tuple[float, tuple[str, ...]]
 
 
 def run(store: GraphStore, walk: Steps[T]) -> T:
-    """What a walk over a store gives."""
+    """The result of a walk over a store."""
     return steps.run(walk, lambda call: getattr(store, call.method)(call.argument))
 
 
@@ -61,10 +61,11 @@ async def arun(store: Any, walk: Steps[T]) -> T:
 
 @dataclass
 class Walk:
-    """How far to go, for whom. `permits` says whether a chunk's metadata does; None permits all.
+    """A walk through a graph: how far, and with which rights. `permits` checks a chunk's metadata; None permits all.
 
-    What is not permitted is not passed through and not counted: a walk goes as it would in a graph of the permitted
-    chunks alone. `fan_out` is to how many nodes one passes activation, over its heaviest edges, ties by ascending id.
+    Chunks that are not permitted are neither passed through nor counted: the walk is that in a graph of the permitted
+    chunks alone. `fan_out` is how many nodes a node passes activation to, over its heaviest edges, ties by ascending
+    id.
     """
 
     depth: int
@@ -72,10 +73,10 @@ class Walk:
     fan_out: int
     permits: Predicate | None = None
     chunks: dict[str, Chunk | None] = field(default_factory=dict)
-    """The chunks that were looked up on the way."""
+    """The chunks looked up so far."""
 
     def from_(self, starts: Mapping[str, Reached]) -> Steps[dict[str, Reached]]:
-        """The chunks that are reached from some nodes, by id, without those that it started from."""
+        """The chunks reached from some nodes, by id, without the starts."""
         seen, found = set(starts), dict[str, Reached]()
         frontier = dict(starts)
         for _ in range(self.depth):
@@ -95,7 +96,7 @@ class Walk:
         return found
 
     def looked_up(self, ids: Iterable[str]) -> Steps[dict[str, Chunk]]:
-        """Those of the given chunks that are in the store and permitted."""
+        """The given chunks that are in the store and permitted."""
         wanted = list(dict.fromkeys(ids))
         unknown = [one for one in wanted if one not in self.chunks]
         if unknown:
@@ -105,7 +106,7 @@ class Walk:
         return {one: chunk for one, chunk in held.items() if self.permits is None or self.permits(chunk.metadata)}
 
     def edges(self, nodes: Iterable[str]) -> Steps[list[Edge]]:
-        """The edges at nodes that may be walked."""
+        """The edges at nodes that the walk may follow."""
         wanted = sorted(nodes)
         if not wanted:
             return []
@@ -117,7 +118,7 @@ class Walk:
 
 
 def _chunks_of(edge: Edge) -> list[str]:
-    """The chunks that an edge tells of: the one that states it, and those at its ends."""
+    """The chunks that an edge involves: its owner, and the chunks at its ends."""
     ends = [chunk_id(node) for node in (edge.source, edge.target) if is_chunk(node)]
     return [edge.owner, *ends] if edge.owner else ends
 
@@ -131,7 +132,7 @@ def _passed(
     *,
     chunks: bool | None = None,
 ) -> defaultdict[str, list[_Step]]:
-    """What active nodes pass to those not seen: only to chunks, or only to references, where `chunks` says so."""
+    """The activation that active nodes pass to unseen ones; `chunks` restricts it to chunks, or to references."""
     ways: defaultdict[str, list[tuple[float, str, str]]] = defaultdict(list)
     for edge in edges:
         for one, other, relation in (
@@ -149,7 +150,7 @@ def _passed(
 
 
 def _joined(passed: Mapping[str, Sequence[_Step]]) -> dict[str, Reached]:
-    """What nodes have together of all that was passed to them, with the path of the largest part."""
+    """The sum of the activation that each node received, with the path of the largest part."""
     return {
         node: Reached(math.fsum(score for score, _ in steps), min(steps, key=lambda step: (-step[0], step[1]))[1])
         for node, steps in passed.items()
@@ -157,15 +158,16 @@ def _joined(passed: Mapping[str, Sequence[_Step]]) -> dict[str, Reached]:
 
 
 LIKELY = 0.5
-"""What a node gets whose work is perhaps the one that was named: "companies act 2013" for "companies act"."""
+"""The activation of a node whose work may be the one named: "companies act 2013" for "companies act"."""
 
 
 def starts(walk: Walk, references: Sequence[Reference]) -> Steps[dict[str, Reached]]:
-    """The nodes of references, with what they start with.
+    """The nodes of references, with their initial activation.
 
-    A reference has 1 to give: to what is called so in the work that it names, and in every work where it names none;
-    `LIKELY` where one work's words are all among the other's, or the graph's says none. A part, 12(3)(a), gives one
-    half to 12, and the rest to its parts alike. Nodes that only chunks which the walk may not see state are none.
+    A reference gives 1 to its nodes in the work that it names, and in every work where it names none. It gives `LIKELY`
+    where the words of one work's name are all in the other's, or where the graph names no work. A part, 12(3)(a), gives
+    one half to 12, and divides the rest equally among its sublevels. Nodes stated only by chunks that are not permitted
+    are left out.
     """
     names = {level.name for reference in references for level in reference.levels()}
     if not names:
@@ -198,7 +200,7 @@ NEIGHBOURS = 10
 
 
 def direct(walk: Walk, query: Query, references: Sequence[Reference]) -> Steps[dict[str, Any] | None]:
-    """The answer for the first of the references that some chunk is, or defines; None where none does."""
+    """The answer for the first reference that some chunk is, or defines; None where there is none."""
     passes = compile_filter(query.where)
     for reference in references:
         begun = yield from starts(walk, [reference])

@@ -1,9 +1,9 @@
-"""Questions that chunks answer, made when they are indexed: a question that is asked finds those, and they its chunks.
+"""Questions that chunks answer, written at indexing: a query finds similar questions, and thereby chunks.
 
-A question is often nearer to another question than to the passage that answers both, in words and in meaning. The
-reverse of a hypothetical answer (`HyDE`): nothing is written while somebody waits. After Nogueira, Yang, Lin, Cho
-(2019), "Document expansion by query prediction", which adds the questions to the text; here they are an index of their
-own, so that a hit can say by which question it was found.
+A query is often closer to another question than to the passage that answers both, in words and in meaning. This
+reverses hypothetical answers (`HyDE`): no model call delays a search. After Nogueira, Yang, Lin, Cho (2019), "Document
+expansion by query prediction", which adds the questions to the text; here they have a separate index, so that a hit
+names the question that found it.
 """
 
 from voicevault_retrievers.structure.questions.channel import QuestionChannel

@@ -1,4 +1,4 @@
-"""The channel over questions: it finds questions, and gives the chunks that answer them."""
+"""The channel over questions: it finds questions, and returns the chunks that answer them."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from voicevault_retrievers.structure.questions.records import (
 )
 
 QUESTIONS = 200
-"""How many questions are looked at at first: four for each of fifty chunks."""
+"""How many questions are requested first: four for each of fifty chunks."""
 
 
 class QuestionChannel(Channel):
     """Finds chunks by the questions that they answer.
 
     `below` finds questions (see `KeepsQuestions`), at first `questions` of them, and twice as many while these give
-    fewer chunks than are wanted. A chunk has the score of its best question, as `below` scores it, and its vote's
-    `via` is that question. `chunks` gives the chunks as they are now: one that is gone, whose text is another now,
-    or whose metadata does not pass the query's filters is not returned.
+    fewer than k chunks. A chunk has the score that `below` gives its best question, and its vote's `via` is that
+    question. `chunks` gives the present chunks: a chunk that is gone, whose text has changed, or whose metadata does
+    not pass the query's filters is not returned.
 
-    The query's filters are applied to the questions, which have their chunks' metadata, before they are ranked; under
-    `require` nothing else counts in any statistics, for the questions of those chunks that `stale` names are left out
-    too. A filter on the questions' own keys raises FilterNotSupportedError. A query's variants count that are for this
-    channel, by its name or kind "question". `timeout` is in seconds, for looking up chunks; None waits. `prefix` stands
-    before every chunk's id, where several bases are searched as one.
+    The query's filters are applied to the questions, which have their chunks' metadata, before ranking. Under `require`
+    only permitted chunks count in the statistics, since the questions of chunks that `stale` names are left out too. A
+    filter on the questions' own keys raises FilterNotSupportedError. The channel uses a query's variants for its name
+    or for the kind "question". `timeout` is in seconds, for looking up chunks; None waits. `prefix` precedes every
+    chunk's id, where several bases are searched as one.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class QuestionChannel(Channel):
         return Ranking(found, failures, scan=self.scan(query))
 
     def _asked(self, query: Query) -> Plan[Query]:
-        """The query as questions are asked it."""
+        """The query for the channel of questions, without the questions of stale chunks under access rights."""
         if query.require is None:
             return self._own(query)
         (outcome,) = yield (self._call("stale", self.stale),)
         return self._own(query, value_of(outcome))
 
     def _own(self, query: Query, stale: Collection[str] = ()) -> Query:
-        """Without others' variants and weights, and without the questions of stale chunks."""
+        """The query without variants and weights of other channels, and without the questions of stale chunks."""
         if speaks_of_questions(query.where) or speaks_of_questions(query.require):
             raise FilterNotSupportedError(f"a filter on {SOURCE} or {DIGEST} means questions, not chunks")
         own = tuple(replace(one, channels=None) for one in query.texts_for(self.name, self.kind)[1:])
@@ -98,7 +98,7 @@ class QuestionChannel(Channel):
         return replace(query, variants=own, weights=None, require=require)
 
     def _found(self, query: Query, asked: Query, ask: int) -> Plan[tuple[list[Hit], int, tuple[Failure, ...]]]:
-        """The chunks of so many questions, how many questions there were, and what failed."""
+        """The chunks of at most `ask` questions, the number of questions found, and the failures."""
         ranking = yield from self.below.plan(asked, ask)
         failures = tuple(failure.within(self.name) for failure in ranking.errors)
         if not ranking.hits:
@@ -130,7 +130,7 @@ class QuestionChannel(Channel):
         return _QuestionScan(self, query)
 
     def scores_of(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
-        """The best score of any question of a chunk; None where the channel below has none, as a fusion."""
+        """The best score of each chunk's questions; None where the channel below has no scores, such as a fusion."""
         found = self.below.scores(self.alone(query), self._questions_of(ids))
         if found is None:
             return None
@@ -165,7 +165,7 @@ class QuestionChannel(Channel):
 
 
 class _QuestionScan:
-    """What the questions' channel can say of chunks; it may read which questions there are, and which are stale."""
+    """Scores of given chunks by their questions; may read the ids of all questions, and which are stale."""
 
     local = False
 

@@ -1,4 +1,4 @@
-"""The index of questions: what is asked for, kept and removed when chunks change, and the channel over it."""
+"""The index of questions: writing, keeping and removing them as chunks change, and the channel over them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 By: TypeAlias = Literal["both", "bm25", "dense"]
 
 BATCH = 16
-"""Chunks whose questions are committed together: an update that is killed asks for so many again at most."""
+"""The number of chunks whose questions are committed together: a killed update repeats at most so many."""
 
 _HUNG = "SearchTimeoutError"
 _NOT_ASKED = "not asked, for none of those before were answered in time"
@@ -47,11 +47,11 @@ _NOT_ASKED = "not asked, for none of those before were answered in time"
 
 @dataclass(frozen=True)
 class QuestionUpdate:
-    """What an update did, in chunks, but for `questions`, those that were made.
+    """The result of an update, in chunks, except for `questions`, the number of questions made.
 
-    `asked` have the questions that they were asked for now, if any; `moved` have other metadata, and their questions
-    now too; `unchanged` were left alone; of `removed` the questions are gone. `failed` says why by chunk id: what they
-    had before stays, and the next update asks for them again.
+    `asked` chunks got their questions now, if any; `moved` chunks have new metadata, which was copied to their
+    questions; `unchanged` chunks were left alone; the questions of `removed` chunks were deleted. `failed` has the
+    reason by chunk id: such chunks keep their old questions, and the next update asks again.
     """
 
     asked: int = 0
@@ -62,14 +62,14 @@ class QuestionUpdate:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def further(self, made: Sequence[tuple[Chunk, Sequence[str]]], failed: Mapping[str, str]) -> QuestionUpdate:
-        """This, and what was done since."""
+        """This result with further chunks."""
         questions = self.questions + sum(len(texts) for _, texts in made)
         return replace(self, asked=self.asked + len(made), questions=questions, failed={**self.failed, **failed})
 
 
 @dataclass
 class _Due:
-    """What an update has to do: ids of chunks, and of questions that go; and what it leaves."""
+    """The work of an update: ids of chunks to ask for and to move, and of questions to delete; and what stays."""
 
     ask: list[str] = field(default_factory=list)
     move: list[str] = field(default_factory=list)
@@ -78,15 +78,16 @@ class _Due:
     unchanged: int = 0
     removed: int = 0
     behind: bool = False
-    """Whether questions of another text stay."""
+    """Whether outdated questions stay."""
 
 
 class QuestionIndex:
-    """Questions that chunks answer, kept beside the chunks and brought up to date with them.
+    """Questions that chunks answer, kept beside the chunks and updated with them.
 
-    `questions` keeps them (`store.questions.question_index` makes one for a knowledge base), `chunks` is a knowledge
-    base or a mapping of ids to chunks. A question is found by its words and, where there are vectors, its meaning.
-    `commit` tells the present chunks from those before; without it they are compared at each search under rights.
+    `questions` is their store (`store.questions.question_index` makes one for a knowledge base), `chunks` a knowledge
+    base or a mapping of ids to chunks. A question is found by keywords and, where there are vectors, by meaning.
+    `commit` identifies the present commit of the chunks; without it, every search under access rights compares
+    questions and chunks.
     """
 
     def __init__(self, questions: KeepsQuestions, chunks: Chunks, commit: Callable[[], str] | None = None) -> None:
@@ -97,13 +98,13 @@ class QuestionIndex:
     def update(
         self, questioner: Questioner, *, again: bool = False, at_once: int = 4, progress: Progress | None = None
     ) -> QuestionUpdate:
-        """Ask for the questions of chunks that are new or whose text is another, and remove those of chunks gone.
+        """Ask for the questions of new and changed chunks, and remove those of deleted chunks.
 
-        Each `BATCH` of chunks is one commit: what is killed goes on where it was. A chunk for which asking fails does
-        not stop the others. With `again` all are asked for. A mapping is taken as it stands: the questions of the
-        chunks that it names become those, and the others' stay. `at_once` calls are made at the same time; `progress`
-        is told (done, total) of the chunks to ask for. Raises ConfigError for what is no questioner, and what keeping
-        raises: LockedError while another process writes.
+        Each `BATCH` of chunks is one commit, so that a killed update resumes there. A chunk whose call fails does not
+        stop the others. With `again` all chunks are asked for. A mapping sets the questions of the chunks that it
+        names, and leaves others. `at_once` is the number of concurrent calls; `progress` is told (done, total) of the
+        chunks to ask for. Raises ConfigError for an invalid questioner, and what the store raises, such as LockedError
+        while another process writes.
         """
         return execute(self._updating(questioner, again, whole("at_once", at_once), progress))
 
@@ -124,16 +125,16 @@ class QuestionIndex:
     ) -> QuestionChannel:
         """The channel over the present questions.
 
-        `by` "bm25" and "dense" find questions by words or by meaning, and "both", which is meant where there are
-        vectors, by their reciprocal ranks. The other options are those of `QuestionChannel`; the timeout is that of
-        each search of questions too.
+        `by` "bm25" and "dense" find questions by keywords or by vectors, and "both", the default where there are
+        vectors, by RRF of the two. The other options are those of `QuestionChannel`; the timeout also limits each
+        search of questions.
         """
         by = by or ("both" if self.questions.embedded else "bm25")
         if by not in ("both", "bm25", "dense"):
             raise unknown("way to find questions", by, ("both", "bm25", "dense"))
         view = self.questions.view()
         parts = {one: getattr(view, one)(timeout=timeout) for one in (("bm25", "dense") if by == "both" else (by,))}
-        # Under the name of this channel, so that a trace does not take them for the chunks' own.
+        # Named as this channel, so that a trace does not confuse it with the chunks' own channels.
         below: Channel = parts[by].named(name) if by != "both" else fuse(parts, method=RRF(), depth=questions)
         return QuestionChannel(
             below,
@@ -151,7 +152,7 @@ class QuestionIndex:
     ) -> Plan[QuestionUpdate]:
         asking, before = ChunkQuestioner.of(questioner), self.commit and self.commit()
         try:
-            yield from _doing(self.questions.hold)  # before anybody is asked, who may be slow or cost money
+            yield from _doing(self.questions.hold)  # before any call to a model, which may be slow or cost money
             due = yield from _doing(partial(self._due, asking, again))
             moved = yield from _doing(partial(self._tidy, due))
             done = QuestionUpdate(moved=moved, unchanged=due.unchanged, removed=due.removed, failed=dict(due.failed))
@@ -167,7 +168,7 @@ class QuestionIndex:
     def _asked(
         self, asking: ChunkQuestioner, ids: Sequence[str], at_once: int, progress: Progress | None, done: QuestionUpdate
     ) -> Plan[QuestionUpdate]:
-        """Ask for the questions of chunks, and keep them batch by batch."""
+        """Ask for the questions of chunks, and store them batch by batch."""
         for start in range(0, len(ids), BATCH):
             chunks = yield from _doing(partial(self.chunks.get, ids[start : start + BATCH]))
             made, failed = yield from asking.made(list(chunks.values()), at_once)
@@ -180,12 +181,12 @@ class QuestionIndex:
         return done
 
     def _due(self, asking: ChunkQuestioner, again: bool) -> _Due:
-        """Compare the chunks as they are with the questions that are kept."""
+        """Compare the present chunks with the stored questions."""
         view = self.questions.view()
         held = by_source(view.ids())
         due, seen = _Due(), set[str]()
         for chunk in self.chunks:
-            if not chunk.text.strip():  # nothing to ask for
+            if not chunk.text.strip():
                 continue
             seen.add(chunk.id)
             is_known = known(view, chunk)
@@ -204,7 +205,7 @@ class QuestionIndex:
         return due
 
     def _tidy(self, due: _Due) -> int:
-        """Remove the questions of chunks that are gone, and copy the metadata of those that have other; how many."""
+        """Delete the questions of deleted chunks, and copy changed metadata; returns the number of chunks changed."""
         if due.gone:
             self.questions.delete(due.gone)
         view, moved = self.questions.view(), 0
@@ -217,9 +218,9 @@ class QuestionIndex:
         return moved
 
     def _write(self, made: Sequence[tuple[Chunk, Sequence[str]]]) -> None:
-        """Keep the questions of some chunks in the place of those that they had, and which chunks have none.
+        """Replace the questions of some chunks, and record the chunks that have none.
 
-        What is too much goes first: where that is all that happens, the next update asks again.
+        Surplus questions are deleted first: if an update is killed after that, the next one asks again.
         """
         new = [one for chunk, texts in made for one in _numbered(chunk, texts)]
         view, kept = self.questions.view(), {one.id for one in new}
@@ -231,7 +232,7 @@ class QuestionIndex:
             self.questions.add(new, parents=blank)
 
     def _mark(self, commit: str) -> None:
-        """Note of which commit of the chunks the questions are."""
+        """Record the commit of the chunks that the questions belong to."""
         if commit == (self.commit and self.commit()) and marked(self.questions.view()) != commit:
             self.questions.add((), parents=[Chunk(MARK, metadata={"commit": commit})])
 

@@ -1,4 +1,4 @@
-"""What questions and chunks are kept in, whose a question is, and which are not of what the chunks are now."""
+"""The stores of questions and chunks, the link from a question to its chunk, and the detection of stale questions."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 
 COLLECTION = "quim_questions"
-"""What an engine, or a folder, of questions is called."""
+"""The name of the folder of questions, and the suffix of an engine's collection of questions."""
 SOURCE = "source_chunk_id"
 """The metadata key of a question that names the chunk which answers it."""
 DIGEST = "source_digest"
-"""The metadata key of a question with the digest of the text that it was made of."""
+"""The metadata key of a question with the digest of its chunk's text."""
 RESERVED = (SOURCE, DIGEST)
 
 
 @runtime_checkable
 class KeepsChunks(Protocol):
-    """What a knowledge base is to questions about its chunks."""
+    """The part of a knowledge base that its questions need."""
 
     def get(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
-        """Those of the given chunks that are here now, by id."""
+        """The given chunks that exist now, by id."""
         ...
 
     def __iter__(self) -> Iterator[Chunk]: ...
 
 
 class QuestionsAtCommit(Protocol):
-    """Questions at one commit, whatever is written meanwhile."""
+    """Questions at one commit, unaffected by later writes."""
 
     def bm25(self, **options: Any) -> Channel: ...
 
@@ -45,16 +45,16 @@ class QuestionsAtCommit(Protocol):
         ...
 
     def get(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
-        """Those of the given questions that are here, by id."""
+        """The given questions that exist, by id."""
         ...
 
     def parents(self, ids: Iterable[str], /) -> Mapping[str, Chunk]:
-        """Those of the given notes that are here, by id: chunks that are kept and not searched."""
+        """The given notes that exist, by id: chunks that are stored and not searched."""
         ...
 
 
 class KeepsQuestions(Protocol):
-    """Where questions are kept, as chunks: a knowledge base of their own.
+    """The store of questions, as chunks in a knowledge base of their own.
 
     Each `add` and `delete` is one commit. `embedded` says whether there are vectors.
     """
@@ -71,11 +71,11 @@ class KeepsQuestions(Protocol):
     def delete(self, ids: Collection[str], /) -> Any: ...
 
     def hold(self) -> None:
-        """Take the right to write, and see what others have written."""
+        """Take the lock for writing, and load what others have written."""
         ...
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         ...
 
 
@@ -83,7 +83,7 @@ Chunks: TypeAlias = KeepsChunks | Mapping[str, Chunk]
 
 
 class HeldChunks:
-    """Chunks in a mapping of their ids, as a place that keeps chunks."""
+    """Chunks in a mapping by id, with the interface of a knowledge base."""
 
     def __init__(self, chunks: Mapping[str, Chunk]) -> None:
         self._chunks = chunks
@@ -99,7 +99,7 @@ class HeldChunks:
 
 
 def keeping(chunks: Chunks) -> KeepsChunks:
-    """A knowledge base, or a mapping of ids to chunks, as what keeps chunks; ConfigError for anything else."""
+    """The interface to chunks in a knowledge base, or in a mapping by id; ConfigError for anything else."""
     if isinstance(chunks, Mapping):
         return HeldChunks(chunks)
     if isinstance(chunks, KeepsChunks):
@@ -110,12 +110,12 @@ def keeping(chunks: Chunks) -> KeepsChunks:
 
 
 def digest(text: str) -> str:
-    """What tells one text from another, as 32 hexadecimal digits."""
+    """The digest of a text: 32 hexadecimal digits."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def question_chunk(source: Chunk, number: int, text: str) -> Chunk:
-    """The question of this number (from 1) that a chunk answers; it has the chunk's metadata, for filters."""
+    """The question with this number (from 1) that a chunk answers, with the chunk's metadata, for filters."""
     own = {SOURCE: source.id, DIGEST: digest(source.text)}
     return Chunk(f"{source.id}?{number}", text, None, {**source.metadata, **own})
 
@@ -126,7 +126,7 @@ def blank_note(source: Chunk) -> Chunk:
 
 
 def known(view: QuestionsAtCommit, source: Chunk) -> bool:
-    """Whether the questions of a chunk's text are kept, or that it has none."""
+    """Whether the questions of a chunk's present text, or the note that it has none, are stored."""
     first = view.get([f"{source.id}?1"]) or view.parents([f"{source.id}?0"])
     return any(asks_of(one, source) for one in first.values())
 
@@ -145,12 +145,12 @@ def by_source(ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def asks_of(question: Chunk, source: Chunk) -> bool:
-    """Whether a question was made of the text that a chunk has."""
+    """Whether a question was made from a chunk's present text."""
     return question.metadata.get(DIGEST) == digest(source.text)
 
 
 def questions_of(view: QuestionsAtCommit, source: str) -> list[Chunk]:
-    """The questions of a chunk, in the order of their numbers, which begin with 1 and leave out none."""
+    """The questions of a chunk, in the order of their numbers, which are consecutive from 1."""
     found: list[Chunk] = []
     while True:
         ids = [f"{source}?{number}" for number in range(len(found) + 1, len(found) + 9)]
@@ -161,13 +161,13 @@ def questions_of(view: QuestionsAtCommit, source: str) -> list[Chunk]:
 
 
 def same_metadata(question: Chunk, source: Chunk) -> bool:
-    """Whether a question has the metadata that its chunk has, in the eyes of any filter."""
+    """Whether a question's metadata equal its chunk's, for every filter."""
     copied = {key: value for key, value in question.metadata.items() if key not in RESERVED}
     return canonical(copied) == canonical(dict(source.metadata))
 
 
 def speaks_of_questions(where: Filter | None) -> bool:
-    """Whether a filter asks for a key that only questions have."""
+    """Whether a filter uses a key that only questions have."""
     return _keys(parse(where)).intersection(RESERVED) != set()
 
 
@@ -179,14 +179,14 @@ def _keys(node: Node) -> set[str]:
 
 
 MARK = "commit"
-"""The id of the note that says of which commit of the chunks the questions are."""
+"""The id of the note with the commit of the chunks that the questions belong to."""
 _AT_ONCE = 1024
 
 
 class Stale:
-    """The ids of the chunks whose questions, in a view, are of another text or other metadata, or which are gone.
+    """The ids of chunks, in a view, whose questions have another text or other metadata, or which are deleted.
 
-    All are compared, unless the questions are marked as those of the present `commit`; what was found for one is kept.
+    All are compared, unless the questions are marked with the present `commit`; the result for a commit is cached.
     """
 
     def __init__(self, view: QuestionsAtCommit, chunks: KeepsChunks, commit: Callable[[], str] | None) -> None:
@@ -216,7 +216,7 @@ class Stale:
 
 
 def marked(view: QuestionsAtCommit) -> str | None:
-    """The commit of the chunks that the questions are of; None where that is not known."""
+    """The commit of the chunks that the questions belong to; None where unknown."""
     note = view.parents([MARK]).get(MARK)
     return None if note is None else str(note.metadata["commit"])
 

@@ -1,4 +1,4 @@
-"""Who says which questions a chunk answers: a language model, a function, or a mapping that somebody wrote."""
+"""The sources of questions: a language model, a function, or a mapping of questions that exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Passage, as a JSON string:
 Answer with nothing but a JSON list of the questions; with [] where there is nothing in it to ask for."""
 
 LONGEST = 400
-"""Characters of a question."""
+"""The most characters of a question."""
 _MARK = re.compile(r"^(?:[-*+•]|\(?\d{1,2}[.):])\s+")
 _ENDS = ("?", "？", "؟", ";")
 _KEYS = ("question", "text", "query")
@@ -41,9 +41,9 @@ Questioner: TypeAlias = Union[
 class ModelQuestions:
     """Has a language model write at most `count` questions that a chunk answers.
 
-    It reads the first `max_chars` characters. `prompt` has the places `{passage}`, a JSON string, and, where it likes,
-    `{count}`. An async update awaits a model's `acomplete`. `timeout` is in seconds for each chunk; None waits. Raises
-    RetrievalError for an answer with no question in it that does not say that there are none.
+    The model reads the first `max_chars` characters. `prompt` has the place `{passage}`, for a JSON string, and
+    optionally `{count}`. An async update awaits a model's `acomplete`. `timeout` is in seconds for each chunk; None
+    waits. Raises RetrievalError for an answer with neither a question nor an empty list.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ModelQuestions:
 
     async def aask(self, chunk: Chunk) -> list[str]:
         """`ask` on the running event loop."""
-        model: Any = self.model  # an `acomplete` is no part of the protocol
+        model: Any = self.model  # `acomplete` is not part of the protocol
         return questions_in(await model.acomplete(self._asked(chunk)))[: self.count]
 
     def _asked(self, chunk: Chunk) -> str:
@@ -87,10 +87,10 @@ class ModelQuestions:
 
 
 def questions_in(answer: Any) -> list[str]:
-    """The questions in what a model wrote, each once, whatever its case.
+    """The questions in a model's answer, without case-insensitive duplicates.
 
-    They are the texts of a JSON list, bare or in an object, the longest of several; else the lines that end with a
-    question mark. An empty list alone says that there are none. Raises RetrievalError where there is neither.
+    They are the texts of the longest JSON list, bare or in an object; without one, the lines that end with a question
+    mark. Only an empty list means no questions. Raises RetrievalError where there is neither.
     """
     if not isinstance(answer, str):
         raise RetrievalError(f"a language model gives a text, not a {type(answer).__name__}")
@@ -104,7 +104,7 @@ def questions_in(answer: Any) -> list[str]:
 
 
 def distinct(texts: Iterable[str]) -> list[str]:
-    """Texts on one line each, those of at most `LONGEST` characters that say something, each once."""
+    """The texts, each on one line, that have a letter or digit and at most `LONGEST` characters, without duplicates."""
     lines = (" ".join(text.split()).encode("utf-8", "replace").decode() for text in texts)
     kept: dict[str, str] = {}
     for line in lines:
@@ -114,7 +114,7 @@ def distinct(texts: Iterable[str]) -> list[str]:
 
 
 def given(texts: Any, source: str) -> list[str]:
-    """Questions that a function or a mapping gave; RetrievalError where they are no texts."""
+    """Questions from a function or a mapping; RetrievalError where they are not a list of texts."""
     listed = None if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable) else list(texts)
     if listed is None or not all(isinstance(text, str) for text in listed):
         raise RetrievalError(f"the questions of chunk {source!r} are a list of texts, not {texts!r:.200}")
@@ -122,7 +122,7 @@ def given(texts: Any, source: str) -> list[str]:
 
 
 def _text(item: Any) -> str:
-    """The text of an entry of a list; empty where it has none."""
+    """The text of a list item; empty where it has none."""
     if isinstance(item, dict):
         item = next((item[key] for key in _KEYS if key in item), None)
     return item if isinstance(item, str) else ""
@@ -133,7 +133,7 @@ def _line(line: str) -> str:
 
 
 class ChunkQuestioner:
-    """A questioner as an update asks it: which chunks, and how."""
+    """A questioner for an update: which chunks to ask for, and how."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ChunkQuestioner:
 
     @classmethod
     def of(cls, questioner: Questioner) -> ChunkQuestioner:
-        """What somebody gave; ConfigError for what is no questioner."""
+        """The questioner for any of the accepted kinds; ConfigError for anything else."""
         if isinstance(questioner, TextModel):
             questioner = ModelQuestions(questioner)
         if isinstance(questioner, ModelQuestions):
@@ -168,11 +168,11 @@ class ChunkQuestioner:
 
     @property
     def named(self) -> frozenset[str]:
-        """The chunks whose questions are given."""
+        """The ids of the chunks whose questions are given in a mapping."""
         return frozenset(self._own or ())
 
     def wants(self, chunk: Chunk, view: QuestionsAtCommit, *, again: bool, is_known: bool) -> bool:
-        """Whether to ask for a chunk's questions: there are none of its text, or others are given."""
+        """Whether to ask for a chunk's questions: its present text has none stored, or the given ones differ."""
         if self._own is None:
             return again or not is_known
         if chunk.id not in self._own:
@@ -181,11 +181,10 @@ class ChunkQuestioner:
         return not is_known or kept != _distinct_or_none(self._own[chunk.id])
 
     def made(self, chunks: Sequence[Chunk], at_once: int) -> Plan[tuple[list[tuple[Chunk, list[str]]], dict[str, str]]]:
-        """The questions of each chunk, so many asked for at once; and why there are none, by chunk id.
+        """The questions of each chunk, `at_once` calls at a time; and the reasons of failures, by chunk id.
 
-        An error of set-up, such as a model that does not exist, is raised.
-
-        The time of those that are asked for at once begins with the first of them: each time they have another breaker.
+        Raises a set-up error, such as that of a missing model. Each group of calls has a new circuit breaker, so that
+        its time limit begins with its first call.
         """
         made: list[tuple[Chunk, list[str]]] = []
         failed: dict[str, str] = {}
@@ -214,7 +213,7 @@ class ChunkQuestioner:
 
 
 def _distinct_or_none(texts: Any) -> list[str] | None:
-    """As `given`; None for what is refused when it is asked for."""
+    """As `given`; None for invalid questions, which `made` reports."""
     try:
         return given(texts, "")
     except RetrievalError:

@@ -1,4 +1,4 @@
-"""Names of laws: many ways to write one, and one canonical way."""
+"""Names of laws: maps many spellings to one canonical name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "european convention on human rights": ("ECHR", "EMRK"),
     }
 )
-"""Canonical names of laws, with other ways to write them."""
+"""Canonical names of laws, with their other spellings."""
 
 BY_ARTICLE = frozenset(
     {
@@ -32,7 +32,7 @@ BY_ARTICLE = frozenset(
         "european convention on human rights",
     }
 )  # fmt: skip
-"""Laws whose numbers are articles where nothing says what they are: "GDPR 5"."""
+"""Laws whose bare numbers are articles: "GDPR 5"."""
 
 _WORD = r"[A-ZÄÖÜ][\w'’&\-]{0,30}"
 _NAMED = (
@@ -64,9 +64,9 @@ _DECLARED = re.compile(
 
 
 def declared_laws(texts: Iterable[str]) -> dict[str, list[str]]:
-    """The short names that texts give laws: "may be cited as the Water Supply Act or as WSA", "Data Act (DA)".
+    """The short names of laws that texts declare: "may be cited as the Water Supply Act or as WSA", "Data Act (DA)".
 
-    As `RuleReferences` takes them: canonical names with other ways to write each.
+    The result is a mapping for `RuleReferences`: canonical names with their other spellings.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -79,9 +79,9 @@ def declared_laws(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 class Laws:
-    """The laws that references may name: those of `KNOWN`, and `more`, canonical names with other ways to write them.
+    """The laws that references may name: `KNOWN`, and `more`, canonical names with their other spellings.
 
-    Laws of no list are recognised by how they are written: "Companies Act, 2013", "UrhG", "Tierschutzgesetz".
+    Laws in no list are recognised by their form: "Companies Act, 2013", "UrhG", "Tierschutzgesetz".
     """
 
     def __init__(self, more: Mapping[str, Iterable[str]] | None = None) -> None:
@@ -94,24 +94,24 @@ class Laws:
         )
 
     def canonical(self, written: str) -> str:
-        """The one name of a law: "I.P.C." and "Indian Penal Code, 1860" give "indian penal code"."""
+        """The canonical name of a law: "I.P.C." and "Indian Penal Code, 1860" give "indian penal code"."""
         name = plain(written)
         return self._canonical.get(name) or self._canonical.get(_without_year(name)) or name
 
     @cached_property
     def after(self) -> re.Pattern[str]:
-        """What names a law behind a number: the group `law`, or `own` for "of this Act"."""
+        """Matches the name of a law after a number: the group `law`, or `own` for "of this Act"."""
         law = rf"(?i:{self._written})(?!\w)|{_NAMED}|{_CODE}|{_GERMAN}|{_ACRONYM}"
         return re.compile(rf"(?:\s{{1,3}}(?:of|under|in)\s{{1,3}}|\s{{1,3}})(?P<own>{_OWN})|{_TO_LAW}(?P<law>{law})")
 
     @cached_property
     def before(self) -> re.Pattern[str]:
-        """What names a law just before a number or its sign: the group `law`."""
+        """Matches the name of a law just before a number or its sign: the group `law`."""
         return re.compile(rf"(?<!\w)(?P<law>\d{{1,3}}\sU\.?S\.?C\.?A?\.?|(?i:{self._written}))[\s,]{{1,2}}\Z")
 
     @cached_property
     def beside(self) -> re.Pattern[str]:
-        """A number beside a known law, either way round: "420 IPC" in groups `n1`, `l1`; "IPC 420" in `l2`, `n2`."""
+        """Matches a number next to a known law: "420 IPC" in groups `n1`, `l1`; "IPC 420" in `l2`, `n2`."""
         number = r"\d{1,4}(?:[A-Z]{1,2})?(?:\([0-9A-Za-z]{1,5}\)){0,6}"
         law = rf"(?i:{self._written})"
         return re.compile(
@@ -123,7 +123,7 @@ class Laws:
 
 
 def plain(written: str) -> str:
-    """A name without case, punctuation, articles and German genitives."""
+    """The name without case, punctuation, articles and German genitives."""
     name = _SPACE.sub(" ", written.casefold().replace(".", "")).strip().removeprefix("the ")
     for ending, bare in _ENDINGS:
         if name.endswith(ending):

@@ -1,4 +1,4 @@
-"""What a reference is: a section, an article, a case, a defined term, with a key that is one however it is written."""
+"""References: a section, an article, a case, a defined term, with a key that does not depend on the spelling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from voicevault_retrievers.errors import ConfigError
 
 CHUNK = "chunk:"
-"""What the node of a chunk begins with; no reference is of that kind."""
+"""The prefix of a chunk's node in the graph; no reference has this kind."""
 
 _PINPOINT = re.compile(r"\([^()]{1,8}\)\Z")
 _KIND = re.compile(r"[a-z_]{1,40}")
@@ -18,11 +18,11 @@ _KIND = re.compile(r"[a-z_]{1,40}")
 
 @dataclass(frozen=True)
 class Reference:
-    """A place in a text, of characters `start` to `end`, that names something: `text` is how it is written there.
+    """A place in a text, of characters `start` to `end`, that names something; `text` is its spelling there.
 
-    `kind` is section, article, case, paragraph, chapter, term and the like; `number` what it is called within its
-    `work`, the canonical name of a law or document, empty where none is named. `defines` where the place says what a
-    term means, or what the chunk itself is.
+    `kind` is section, article, case, paragraph, chapter, term and so on; `number` is the number or name within its
+    `work`, the canonical name of a law or document, empty where none is named. `defines` is true where the place
+    defines a term, or says what the chunk itself is.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Reference:
 
     @property
     def key(self) -> str:
-        """What is equal for equal things: "section:420:indian penal code"."""
+        """The same key for the same thing: "section:420:indian penal code"."""
         return f"{self.kind}:{self.number}:{self.work}"
 
     @property
@@ -51,7 +51,7 @@ class Reference:
         return f"{self.kind}:{self.number}"
 
     def levels(self) -> tuple[Reference, ...]:
-        """Itself, then what it is a part of: 12(3)(a), 12(3), 12."""
+        """The reference itself, then those that contain it: 12(3)(a), 12(3), 12."""
         found, number = [self], self.number
         while self.kind != "case" and (part := _PINPOINT.search(number)) and part.start():
             number = number[: part.start()]
@@ -61,10 +61,10 @@ class Reference:
 
 @runtime_checkable
 class ReferenceReader(Protocol):
-    """Reads references out of a text. One with an async `aread` too is awaited by async searches."""
+    """Reads references from a text. Async searches await `aread`, where a reader has it."""
 
     def read(self, text: str) -> Sequence[Reference]:
-        """The references in a text, by their place."""
+        """The references in a text, in the order of their places."""
         ...
 
 
@@ -79,20 +79,20 @@ def work_of(key: str) -> str:
 
 
 def label(node: str) -> str:
-    """A node as people read it: "section 420 indian penal code"; the id of a chunk."""
+    """A node as text for people: "section 420 indian penal code"; for a chunk its id."""
     return node.removeprefix(CHUNK) if node.startswith(CHUNK) else node.replace(":", " ", 2).strip()
 
 
 def chunk_node(chunk_id: str) -> str:
-    """The node of a chunk."""
+    """The graph node of a chunk."""
     return CHUNK + chunk_id
 
 
 def is_chunk(node: str) -> bool:
-    """Whether a node is a chunk's."""
+    """Whether a node is that of a chunk."""
     return node.startswith(CHUNK)
 
 
 def chunk_id(node: str) -> str:
-    """The id of a node's chunk."""
+    """The id of a chunk's node."""
     return node[len(CHUNK) :]

@@ -1,6 +1,6 @@
-"""References read by rules, in English and German, without a model.
+"""Reads references by rules, in English and German, without a model.
 
-Every repetition in every pattern is bounded, so that the time to read a text grows with its length alone.
+Every repetition in every pattern is bounded, so that the time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DROPPED = re.compile(r"[^\w\s/&-]+")
 
 
 def cases(text: str) -> Iterator[Reference]:
-    """The judgments that a text cites."""
+    """Yield the judgments that a text cites."""
     for found in _CITED.finditer(text):
         cited = _APART.sub(".", _PAGE.sub(", ", found.group()))
         yield Reference("case", _plain(cited), "", found.start(), found.end(), found.group())
@@ -56,7 +56,7 @@ def cases(text: str) -> Iterator[Reference]:
 
 
 def _lead(names: str) -> int:
-    """How many characters of the first words are no name: "See Roe"."""
+    """The length of leading words that are not part of a name: "See Roe"."""
     words, at = names.split(" "), 0
     while len(words) > 1 and words[0].rstrip(",") in _LEADS:
         at += len(words.pop(0)) + 1
@@ -64,7 +64,7 @@ def _lead(names: str) -> int:
 
 
 def _plain(written: str) -> str:
-    """Without case and punctuation: "410 U.S. 113" and "410 US 113" are one."""
+    """The text without case and punctuation, so that "410 U.S. 113" and "410 US 113" are equal."""
     words = _DROPPED.sub(" ", written.replace(".", "").casefold()).split()
     return " ".join(words)
 
@@ -88,7 +88,7 @@ _ASKED = re.compile(
 
 
 def terms(text: str) -> Iterator[Reference]:
-    """The terms that a text defines, and those whose definition it names or asks for."""
+    """Yield the terms that a text defines, and those whose definition it mentions or asks for."""
     for found in _DEFINED.finditer(text):
         number = term(found["term"])
         if number:
@@ -100,12 +100,12 @@ def terms(text: str) -> Iterator[Reference]:
 
 
 def term(written: str) -> str:
-    """A term as its key has it: without case, spaces as one, without colons."""
+    """A term as in its key: without case and colons, with single spaces."""
     return " ".join(written.casefold().replace(":", " ").split()).strip(" ,.;")
 
 
 LONGEST_RANGE = 20
-"""Sections 3 to 23 are each of these; a longer range is its two ends."""
+"""A range such as "sections 3 to 23" is expanded up to this difference; a longer range gives its two ends."""
 
 _SIGNS = {
     "section": r"sections?|secs?\.?|u/ss?\.?|§{1,2}|ss?\.|abschnitte?[ns]?",
@@ -162,23 +162,23 @@ class _Numbered(NamedTuple):
 class RuleReferences:
     """Reads references by rules: sections, articles, cases, paragraphs, chapters, tables, definitions.
 
-    `laws` are further laws, canonical names with other ways to write them: `{"motor vehicles act": ["MVA"]}`. Where
-    two readings overlap, the one that begins first counts, of these the longer; a term counts last. "Section 12(3)(a)",
-    "§ 12 Abs. 3 lit. a" and "clause (a) of sub-section (3) of section 12" have one key.
+    `laws` adds laws, as canonical names with other spellings: `{"motor vehicles act": ["MVA"]}`. Of overlapping
+    readings the earliest counts, then the longest; terms have the lowest priority. "Section 12(3)(a)", "§ 12 Abs. 3
+    lit. a" and "clause (a) of sub-section (3) of section 12" have the same key.
     """
 
     def __init__(self, laws: Mapping[str, Sequence[str]] | Laws | None = None) -> None:
         self.laws = laws if isinstance(laws, Laws) else Laws(laws)
 
     def read(self, text: str) -> tuple[Reference, ...]:
-        """The references in a text, by their place."""
+        """The references in a text, in the order of their places."""
         found = _apart([*cases(text), *self._marked(text), *self._beside(text)])
         starts = [reference.start for reference in found]
         free = [term for term in terms(text) if _is_free(term, found, starts)]
         return tuple(_apart([*found, *free]))
 
     def _marked(self, text: str) -> Iterator[Reference]:
-        """Those behind a sign: "§§ 3, 4 BGB"."""
+        """Yield references after a sign: "§§ 3, 4 BGB"."""
         at = 0
         while (sign := _MARKED.search(text, at)) is not None:
             at = sign.end()
@@ -194,7 +194,7 @@ class RuleReferences:
                 yield Reference(kind, number, work, start, stop, text[start:stop])
 
     def _beside(self, text: str) -> Iterator[Reference]:
-        """Numbers beside a known law: "420 IPC"."""
+        """Yield numbers next to a known law: "420 IPC"."""
         for found in self.laws.beside.finditer(text):
             law = self.laws.canonical(found["l1"] or found["l2"])
             kind = "article" if law in BY_ARTICLE else "section"
@@ -202,7 +202,7 @@ class RuleReferences:
             yield Reference(kind, number, law, found.start(), found.end(), found.group())
 
     def _work(self, text: str, start: int, end: int) -> tuple[str, int]:
-        """The law that is named behind a list of numbers, or before its sign; and where all that ends."""
+        """The law named after a list of numbers or before its sign, and the end of the whole reference."""
         after = self.laws.after.match(text, end)
         if after is not None:
             return (self.laws.canonical(after["law"]) if after["law"] else ""), after.end()
@@ -214,7 +214,7 @@ class RuleReferences:
 
 
 def _apart(found: list[Reference]) -> list[Reference]:
-    """Those that overlap none before them, by their place."""
+    """The references that do not overlap an earlier one, in order."""
     kept: list[Reference] = []
     for reference in sorted(found, key=lambda one: (one.start, -one.end)):
         if not kept or reference.start >= kept[-1].end:
@@ -223,13 +223,13 @@ def _apart(found: list[Reference]) -> list[Reference]:
 
 
 def _is_free(term: Reference, others: Sequence[Reference], starts: Sequence[int]) -> bool:
-    """Whether a term overlaps no other reference: in "the meaning of section 3" the section is what is named."""
+    """Whether a term overlaps no other reference: "the meaning of section 3" refers to the section."""
     at = bisect_left(starts, term.end)
     return at == 0 or others[at - 1].end <= term.start
 
 
 def _listed(text: str, sign: re.Match[str], kind: str) -> Iterator[_Numbered]:
-    """The numbers behind a sign; those of a range that are not written have an empty span between its ends."""
+    """Yield the numbers after a sign; implied numbers of a range have an empty span between its ends."""
     under = "".join(f"({part.casefold()})" for part in (sign["s"], sign["c"]) if part)
     last = _numbered(text, sign.end(), kind)
     if last is None:
@@ -255,7 +255,7 @@ def _between(first: _Numbered, last: _Numbered) -> Iterator[_Numbered]:
 
 
 def _numbered(text: str, at: int, kind: str) -> _Numbered | None:
-    """The number at a place, canonical: small letters, parts in brackets, Roman numerals as Arabic."""
+    """The canonical number at a position: lower case, parts in brackets, Roman numerals as Arabic."""
     found = _NUMBER.match(text, at)
     if found is not None:
         pieces = [*_PIECE.findall(found["p"]), *_PART.findall(found["b"])]

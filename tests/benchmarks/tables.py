@@ -64,11 +64,13 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "rerank_abstention",
         lambda row: row.metric in ("precision of none", "recall of none", "answerable, none said"),
     ),
-    "structure": ("structure", lambda row: row.metric in ("nDCG@10", "recall@20")),
     "engines": (
         "engines",
-        lambda row: row.metric in ("ingest chunks/s", "bm25 p50 ms", "dense p50 ms", "hybrid q/s of 8 threads"),
+        lambda row: (
+            row.case == "100k" and row.metric in ("ingest chunks/s", "bm25 p50 ms", "dense p50 ms", "hybrid q/s")
+        ),
     ),
+    "store": ("store", lambda row: not row.system.startswith("index()")),
     "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
     "sizing_formulas": ("sizing", lambda row: row.case == "formula"),
     "frame": (
@@ -82,7 +84,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "frame",
         lambda row: ("threads: " in row.case or "coroutines: " in row.case) and row.metric == "queries/s",
     ),
-    "frame_peers": ("frame", lambda row: " / " in row.system),
+    "frame_peers": ("frame", lambda row: " / " in row.system and row.case.startswith("10 hits")),
     "frame_first": ("frame", lambda row: row.metric == "seconds"),
 }
 """The files of tables, and which of their rows they show."""
@@ -106,7 +108,8 @@ def table(name: str) -> str | None:
     values = {row[:3]: row.value for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows if (row.case, row.metric) in columns))
     lines = [(system, *(_cell(values.get((system, *column))) for column in columns)) for system in systems]
-    lines.insert(0, ("system", *(f"{case}, {metric}" for case, metric in columns)))
+    one = len({metric for _, metric in columns}) == 1  # which the text above the table names
+    lines.insert(0, ("system", *(case if one else f"{case}, {metric}" for case, metric in columns)))
     head, *body = zip(*lines, strict=True) if name in ACROSS else lines
     return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
 

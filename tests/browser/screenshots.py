@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from tests.browser.driving import NARROW, address, served, shown
+from tests.browser.driving import address, served, shown
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.inspector import app
 from voicevault_retrievers.pipeline.samples import shipped
@@ -55,28 +55,13 @@ def tip(page: Any) -> None:
     page.locator(".score").first.hover()
 
 
-def opened(page: Any) -> None:
-    hit = page.locator(".hit").first
-    hit.get_by_role("button", name="Right").click()
-    hit.locator(".title").click()
-    hit.get_by_role("button", name="Show the page").click()
-    hit.locator("img.page").wait_for()
-
-
 def followed(page: Any) -> None:
     page.locator(".column").nth(1).locator(".entry").nth(6).hover()
 
 
-def nothing(page: Any) -> None:
-    page.locator(".hit").first.wait_for()
-
-
 PICTURES: dict[str, tuple[tuple[int, int], str, str, Callable[[Any], None]]] = {
     "results": ((1440, 900), "light", address(QUESTION, **EXACT), tip),
-    "results-dark": ((1440, 1100), "dark", address(QUESTION, **EXACT), opened),
     "lists": ((1440, 1000), "light", address(VAGUE, view="lists", **EXACT), followed),
-    "compare": ((1440, 1000), "light", address(VAGUE, compare=1, preset2="pdf-chat", k2=8, **EXACT), nothing),
-    "narrow": (NARROW, "light", address(QUESTION, **EXACT), nothing),
 }
 
 

@@ -16,15 +16,18 @@ from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
 from voicevault_retrievers.evaluation.runs import EvaluationRun, run
 from voicevault_retrievers.evaluation.significance import paired
 from voicevault_retrievers.fusion.fuse import Fused
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 _SAID = 3
 
 
-def steps(channel: Channel) -> dict[str, Channel]:
+def steps(channel: Channel | Pipeline) -> dict[str, Channel]:
     """The channels of an ablation: those of the fusion alone, the fusion, then each rewriter and stage added.
 
-    The last is the whole channel. For a `Pipeline` pass its `channel`.
+    The last is the whole channel. The parts of a `Pipeline` are those of its channel.
     """
+    if isinstance(channel, Pipeline):
+        channel = channel.channel
     if isinstance(channel, Then | Rewritten):
         rows = steps(channel.below)
         return {**rows, _unused(f"+ {_added(channel).name}", rows): channel}
@@ -42,7 +45,7 @@ def ablation(
 ) -> Report:
     """Measure channels on judged questions, each compared with the previous one.
 
-    `channels` are `steps(pipeline.channel)`, or any channels by name. `judgements` are the result of `judge`, or
+    `channels` are `steps(pipeline)`, or any channels by name. `judgements` are the result of `judge`, or
     questions with grades `by` chunk or place. Channels are asked for as many hits as the measures count, and at least
     50; `ms` is the time of such a search. Results that a stage keeps between searches, such as a reranker's scores, are
     counted with the time they took when the stage was first added. A channel that raises, or whose last part fails at

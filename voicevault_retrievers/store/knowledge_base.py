@@ -114,10 +114,9 @@ class KnowledgeBase(Searched):
     ) -> KnowledgeBase:
         """An existing knowledge base; its embedder is loaded at first use, unless given.
 
-        `analyzer` is required for a `CustomAnalyzer`, of which only the name is on disk. Raises ConfigError where there
-        is no base, IndexDamagedError where files have changed, StorageError where they cannot be read, and
-        IncompatibleIndexError for a newer format, another embedder, another analyzer, or an analyzer that now gives
-        other terms (see `repair`).
+        A `CustomAnalyzer` must be given again as `analyzer`. Raises ConfigError where there is no base,
+        IndexDamagedError where files have changed, StorageError where they cannot be read, and IncompatibleIndexError
+        for a newer format, another embedder or analyzer, or an analyzer that now gives other terms (see `repair`).
         """
         folder = existing(base, root)
         with reporting(folder, "read"):
@@ -195,8 +194,7 @@ class KnowledgeBase(Searched):
     def embedder(self) -> Embedder | None:
         """The embedder of the vectors, loaded by name at first use; None in a base for keywords only.
 
-        Raises ConfigError where it was not given and cannot be loaded, IncompatibleIndexError where it is a different
-        one.
+        Raises ConfigError where it was not given and cannot be loaded, IncompatibleIndexError where it differs.
         """
         entry = self.manifest.embedder
         if self._embedder is not None:
@@ -255,8 +253,7 @@ class KnowledgeBase(Searched):
     def drift(self, paths: Paths, *, recipe: str = "") -> Drift:
         """How files, and the files in folders, differ from what was read; contents are compared.
 
-        A file read with another `recipe` than the given one has changed too. Raises DocumentError for a path that does
-        not exist and was not read.
+        A file read with another `recipe` has changed too. Raises DocumentError for an unknown path that does not exist.
         """
         given, known = several(paths), self._snapshot.sources
         found, _ = scan(given, known)

@@ -34,6 +34,7 @@ from voicevault_retrievers.evaluation.ablation import _Costs
 from voicevault_retrievers.evaluation.judgements import normalised
 from voicevault_retrievers.evaluation.runs import EvaluationRun
 from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import PageCap
 
@@ -164,6 +165,7 @@ def test_the_steps_of_a_composition_end_with_itself() -> None:
     assert list(found) == ["bm25", "dense", "fused", "+ expansion", "+ page_cap", "+ page_cap (2)"]
     assert list(found.values())[-1] is whole
     assert list(steps(a)) == ["a"]
+    assert steps(Pipeline(whole)) == found
 
 
 def test_each_row_is_compared_with_the_one_before_it() -> None:

@@ -54,7 +54,10 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
             and "hindsight" not in row.system
         ),
     ),
-    "fusion_ablation": ("fusion_ablation", lambda row: row.metric == "nDCG@10"),
+    "fusion_ablation": (
+        "fusion_ablation",
+        lambda row: row.metric == "nDCG@10" and not row.system.startswith(("semantic=", "bayesian-bm25")),
+    ),
     "rerank": ("rerank", lambda row: "50 candidates" in row.case and row.metric == "pairs a second"),
     "rerank_quality": (
         "rerank_quality",
@@ -72,7 +75,10 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "store": ("store", lambda row: not row.system.startswith("index()")),
     "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
-    "sizing_formulas": ("sizing", lambda row: row.case == "formula"),
+    "sizing_formulas": (
+        "sizing",
+        lambda row: row.case == "formula" and row.metric in ("bytes a chunk", "GB of 10 million"),
+    ),
     "frame": (
         "frame",
         lambda row: (

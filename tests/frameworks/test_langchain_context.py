@@ -240,6 +240,13 @@ def test_numbers_are_markers_where_the_context_has_them() -> None:
         assert chunk_ids(resolve_citations("[2] [1] [9]", sources, numbered=True).citations) == ["seal", "flush"]
 
 
+def test_numbers_are_markers_for_the_citations_of_a_tool_so_that_an_invented_one_is_told() -> None:
+    citations = ContextBuilder(markers="numbered").invoke(documents()).citations
+    for sources in (citations, [asdict(one) for one in citations], []):
+        assert [marker.text for marker in resolve_citations("As in [9].", sources).unresolved] == ["[9]"]
+        assert resolve_citations("As in [9].", sources, numbered=False).markers == ()
+
+
 def test_sources_may_be_plain_data() -> None:
     found = reordered(documents())
     citations = ContextBuilder(markers="numbered").invoke(found).citations

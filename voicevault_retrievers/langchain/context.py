@@ -175,16 +175,15 @@ def resolve_citations(
     A marker that names none of them is unresolved. Documents and citations may be plain data, as parsed from JSON.
     Raises ConfigError for anything else.
 
-    Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is a marker; by default it is where
-    the blocks of the context have numbers. An annotation by which a model cites (a standard content block of type
-    "citation") is a marker too: it names the blocks of its `url`, or else of its `title`, whose text contains its
-    `cited_text`. Positions that providers count (`document_index`, `search_result_index`) are not read: they count
-    through a whole request, of which the context may be only a part.
+    Markers are those of `context.resolve_citations`. `numbered` says whether `[n]` is a marker; by default it is,
+    except for documents and for a context whose blocks have no numbers. An annotation by which a model cites (a
+    standard content block of type "citation") is a marker too: it names the blocks of its `url`, or else of its
+    `title`, whose text contains its `cited_text`. Positions that providers count (`document_index`,
+    `search_result_index`) are not read: they count through a whole request, of which the context may be only a part.
     """
     texts = _texts(answer)
-    citations = _citations(context)
-    if numbered is None:
-        numbered = isinstance(context, Context) and is_numbered(context)
+    citations, numbers = _citations(context)
+    numbered = numbers if numbered is None else numbered
     whole = "".join(block["text"] for block in texts)
     found = [*markers_of(whole, citations, numbered=numbered).markers, *_annotations(texts, names_of(citations))]
     return ResolvedAnswer(whole, tuple(sorted(found, key=lambda marker: (marker.start, marker.end))))
@@ -233,14 +232,15 @@ def _texts(answer: str | BaseMessage) -> list[Mapping[str, Any]]:
     raise ConfigError(f"an answer is a text or a message, not a {type(answer).__name__}")
 
 
-def _citations(sources: Context | Sequence[Any]) -> tuple[Citation, ...]:
+def _citations(sources: Context | Sequence[Any]) -> tuple[tuple[Citation, ...], bool]:
+    """The citations of sources, and whether `[n]` names them: citations without documents are those of a tool."""
     if isinstance(sources, Context):
-        return sources.citations
+        return sources.citations, is_numbered(sources)
     read = [_source(source) for source in sources]
     documents = [source for source in read if isinstance(source, Document)]
     numbered = zip(numbers_of(documents), map(hit_of, documents), strict=True)
     made = (citation_of(number, hit, hit.text) for number, hit in numbered if hit.text or not hit.over_budget)
-    return (*made, *(source for source in read if isinstance(source, Citation)))
+    return (*made, *(source for source in read if isinstance(source, Citation))), not documents
 
 
 def _source(source: Any) -> Document | Citation:

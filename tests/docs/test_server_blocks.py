@@ -1,4 +1,4 @@
-"""The blocks of the pages that need a Redis and a FalkorDB run over real ones."""
+"""The blocks of the pages that need a Redis and a FalkorDB run over real ones, and their presets load."""
 
 from __future__ import annotations
 
@@ -48,6 +48,17 @@ def test_the_presets_of_the_page_load(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_preset(path, llm=CallableTextModel(str)).llm is not None
     path.write_text(f"version: 1\n{file}", encoding="utf-8")
     assert "redis://localhost:6379/0" in repr(load_preset(path))
+
+
+def test_every_whole_preset_of_the_pages_loads(tmp_path: Path) -> None:
+    texts = [page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")]
+    blocks = [block for text in texts for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    whole = [block for block in blocks if block.startswith("version: 1\nchannels:")]
+    assert whole
+    for block in whole:
+        path = tmp_path / "whole.yaml"
+        path.write_text(block, encoding="utf-8")
+        assert load_preset(path).channels
 
 
 @needs_weights

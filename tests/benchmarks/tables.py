@@ -116,8 +116,7 @@ def table(name: str) -> str | None:
     lines = [(system, *(_cell(values.get((system, *column))) for column in columns)) for system in systems]
     one = len({metric for _, metric in columns}) == 1  # which the text above the table names
     lines.insert(0, ("system", *(case if one else f"{case}, {metric}" for case, metric in columns)))
-    head, *body = zip(*lines, strict=True) if name in ACROSS else lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+    return _rendered(list(zip(*lines, strict=True)) if name in ACROSS else lines)
 
 
 def quality_summary() -> str:
@@ -132,8 +131,7 @@ def quality_summary() -> str:
         ends = {case: [rows[DEFAULT, case, f"difference, {end} end"] for end in ("lower", "upper")] for case in cases}
         lost = [f"{case} ({low:.3f} to {high:.3f})" for case, (low, high) in ends.items() if high < -LOST]
         lines.append((embedder, *map(_cell, means), ", ".join(lost) or "none"))
-    head, *body = lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+    return _rendered(lines)
 
 
 def _is_alone(case: str, metric: str) -> bool:
@@ -147,7 +145,7 @@ def steps_in_words(rows: Sequence[Row]) -> str:
     cases = ", ".join(dict.fromkeys(row.case for row in rows))
     head = (f"command ({cases})", "seconds")
     all_of_it = ("all of it", f"{sum(row.value for row in rows):.1f}")
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, [*lines, all_of_it])])
+    return _rendered([head, *lines, all_of_it])
 
 
 def metrics_across(rows: Sequence[Row]) -> str:
@@ -159,8 +157,7 @@ def metrics_across(rows: Sequence[Row]) -> str:
         (case, *(_cell(values.get((case, metric))) for metric in metrics))
         for case in dict.fromkeys(row.case for row in rows)
     ]
-    head, *body = lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+    return _rendered(lines)
 
 
 def times_in_words(rows: Sequence[Row]) -> str:
@@ -172,8 +169,7 @@ def times_in_words(rows: Sequence[Row]) -> str:
     for case in dict.fromkeys(row.case for row in rows):
         found = [(_cell(values.get((system, case, own))), values.get((system, case, times))) for system in systems]
         lines.append((case, *(cell if more is None else f"{cell} ({more:.1f} times)" for cell, more in found)))
-    head, *body = lines
-    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
+    return _rendered(lines)
 
 
 IN_WORDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
@@ -193,6 +189,12 @@ def with_tables(text: str) -> str:
 def _made_anew(place: re.Match[str]) -> str:
     made = table(place["name"])
     return place[0] if made is None else f"{place[1]}{made}\n{place[3]}"
+
+
+def _rendered(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as a table; the first is its head."""
+    head, *body = lines
+    return "\n".join([_line(head), "|---" * len(head) + "|", *map(_line, body)])
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -48,6 +48,9 @@ from voicevault_retrievers.text.analyzer import AUTO
     "--parents", type=click.IntRange(min=200), help=f"Length of the parents that a model reads, such as {PARENT_CHARS}."
 )
 @click.option("--children", type=click.IntRange(min=50), help=f"Length of their chunks.  [default: {CHILD_CHARS}]")
+@click.option(
+    "--headers/--no-headers", default=True, help="Index title and headings before each chunk.  [default: yes]"
+)
 @click.option("--prune", is_flag=True, help="Remove files that are on disk no more.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @options.wait
@@ -63,6 +66,7 @@ def index(
     max_chars: int,
     parents: int | None,
     children: int | None,
+    headers: bool,
     prune: bool,
     quiet: bool,
     wait: float,
@@ -77,7 +81,12 @@ def index(
     if parents is None and children is not None:
         raise click.UsageError("--children are of --parents: give their length too")
     console = Console(stderr=True, soft_wrap=True)
-    given: dict[str, Any] = {"max_chars": max_chars, "parents": parents, "children": children or CHILD_CHARS}
+    given: dict[str, Any] = {
+        "max_chars": max_chars,
+        "parents": parents,
+        "children": children or CHILD_CHARS,
+        "headers": headers,
+    }
     with interruptible():
         base = _base(kb, root, paths, language, model, vectors, wait)
         with base:

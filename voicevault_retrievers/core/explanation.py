@@ -17,11 +17,12 @@ def provenance(hit: Hit) -> dict[str, Any]:
     """How a hit was found, as data that JSON can hold.
 
     `found_by`; `channels`: for each channel that found the hit, its kind, rank (from 1), score, weight, contribution to
-    the fused score, the wording that found it and the words that matched; `also_scored`: the same for channels that
-    only scored the hit for the fusion, as it was not among their best; `fused`, the sum of the contributions; and for
-    each later stage, under its name, its rank and score, with the `parts` of a sum. `parent_id` and `kb` where the
-    chunk has them. `text`, the chunk's own text, where a model reads a wider context; `over_budget` where a model reads
-    a shortened text or nothing, as the budget was spent. `votes_of` parses the data again.
+    the fused score, the wording that found it, the words that matched, and those of them in the header; `also_scored`:
+    the same for channels that only scored the hit for the fusion, as it was not among their best; `fused`, the sum of
+    the contributions; and for each later stage, under its name, its rank and score, with the `parts` of a sum.
+    `parent_id`, `kb` and `header` where the chunk has them. `text`, the chunk's own text, where a model reads a wider
+    context; `over_budget` where a model reads a shortened text or nothing, as the budget was spent. `votes_of` parses
+    the data again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -38,7 +39,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
         if vote not in channels:
             told[vote.stage] = stage_entry(vote)
     chunk = hit.chunk
-    told |= {key: value for key, value in (("parent_id", chunk.parent_id), ("kb", chunk.kb)) if value}
+    own = ("parent_id", chunk.parent_id), ("kb", chunk.kb), ("header", chunk.header)
+    told |= {key: value for key, value in own if value}
     return told | _read(hit)
 
 
@@ -165,6 +167,8 @@ def _channel(vote: Vote) -> dict[str, Any]:
         told["query"] = vote.query
     if vote.terms:
         told["matched_terms"] = list(vote.terms)
+    if vote.header_terms:
+        told["header_terms"] = list(vote.header_terms)
     if vote.via:
         told["via"] = list(vote.via)
     if vote.parts:
@@ -196,6 +200,7 @@ def _vote(stage: str, rank: int | None, told: Mapping[str, Any]) -> Vote:
         kind=kind if kind in get_args(ChannelKind) else None,
         via=_texts(told.get("via")),
         probability=finite(told.get("probability")),
+        header_terms=_texts(told.get("header_terms")),
     )
 
 
@@ -226,7 +231,8 @@ def _vote_lines(vote: Vote, indent: str) -> Iterator[str]:
     if vote.contribution is not None:
         said.append(f"adds {vote.contribution:.6g}" + (f" (weight {vote.weight:g})" if vote.weight != 1 else ""))
     if vote.terms:
-        said.append(f"words {', '.join(vote.terms)}")
+        words = f"words {', '.join(vote.terms)}"
+        said.append(words + (f" (in the header: {', '.join(vote.header_terms)})" if vote.header_terms else ""))
     if vote.via:
         said.append(f"via {' -> '.join(vote.via)}")
     if vote.query and vote.kind is not None:

@@ -36,13 +36,14 @@ from voicevault_retrievers.core.types import (
 class Match(NamedTuple):
     """A match of a leaf channel: a chunk, its score (higher is better, None for rank only), and the matched words.
 
-    `via` is the path that led to the match, see `Vote`.
+    `via` is the path that led to the match, `header_terms` the matched words in the chunk's header: see `Vote`.
     """
 
     chunk: Chunk
     score: float | None
     terms: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
+    header_terms: tuple[str, ...] = ()
 
 
 def in_given_order(matches: Iterable[Match]) -> list[Match]:
@@ -193,7 +194,16 @@ class LeafChannel(Channel):
             number, place = (0, at) if places is None else places[at]
             wording, matches = found[number]
             match, score = matches[place], None if scores is None else float(scores[at])
-            vote = Vote(self.name, at + 1, score, query=wording.text, terms=match.terms, kind=self.kind, via=match.via)
+            vote = Vote(
+                self.name,
+                at + 1,
+                score,
+                query=wording.text,
+                terms=match.terms,
+                kind=self.kind,
+                via=match.via,
+                header_terms=match.header_terms,
+            )
             return Hit(match.chunk, score, (vote,))
 
         return Listing(ids, scores, hit)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers._support.frozen import FrozenDict
 from voicevault_retrievers.core.failures import Failure as Failure
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
+from voicevault_retrievers.core.scan import KnownScores, Scan
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
 
+INDEXED_TEXT = "header, empty line, text"  # what an index is made of; indexes of another recipe are refused
 PARENT_TYPE = ("chunk_type", "parent")  # the metadata of a parent, which is read and never searched
 _IDENTITY = ("is", "defined by")
 
@@ -49,7 +51,9 @@ _IDENTITY = ("is", "defined by")
 class Chunk:
     """A piece of a document: the unit that is indexed and found. Parents are chunks too.
 
-    `id` is unique within a knowledge base (`kb`, empty outside one). Chunks with equal texts are not equal.
+    `id` is unique within a knowledge base (`kb`, empty outside one). Chunks with equal texts are not equal. `header` is
+    what is known of the text's place, such as the document's title and the headings above: it is indexed, embedded and
+    reranked before the text, and never shown or cited.
     """
 
     id: str
@@ -57,14 +61,22 @@ class Chunk:
     parent_id: str | None = field(default=None, hash=False)
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict, hash=False)
     kb: str = ""
+    header: str = field(default="", hash=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise ConfigError(f"a chunk's id is a string that is not empty, not {self.id!r}")
         if not isinstance(self.text, str):
             raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
+        if not isinstance(self.header, str):
+            raise ConfigError(f"chunk {self.id!r}: header is a string, not {type(self.header).__name__}")
         if not isinstance(self.metadata, FrozenDict):
             object.__setattr__(self, "metadata", FrozenDict(self.metadata))
+
+    @property
+    def indexed_text(self) -> str:
+        """The text that is indexed, embedded and reranked: the header, an empty line, and the text."""
+        return f"{self.header}\n\n{self.text}" if self.header else self.text
 
     @property
     def is_parent(self) -> bool:
@@ -84,9 +96,10 @@ class Vote:
 
     `rank` counts from 1; None where the channel only scored a hit that others found. `score` is the channel's own,
     higher is better. `contribution` is its share of the fused score, None outside a sum. `query` is the wording that
-    found the hit, `terms` its words that matched, `via` the path from the wording to the hit: the question that the
-    chunk answers, or the steps in a graph. `parts` are the votes of a nested fusion. `probability` is the probability
-    of relevance from a calibrated score, None where the score is not calibrated.
+    found the hit, `terms` its words that matched, `header_terms` those of them in the chunk's header, `via` the path
+    from the wording to the hit: the question that the chunk answers, or the steps in a graph. `parts` are the votes of
+    a nested fusion. `probability` is the probability of relevance from a calibrated score, None where the score is not
+    calibrated.
     """
 
     stage: str
@@ -100,6 +113,7 @@ class Vote:
     kind: ChannelKind | None = None
     via: tuple[str, ...] = ()
     probability: float | None = None
+    header_terms: tuple[str, ...] = ()
 
     @property
     def by_name(self) -> bool:
@@ -170,33 +184,6 @@ class Hit:
     def voted(self, vote: Vote) -> Hit:
         """The hit with a vote added; a vote of the same stage is replaced."""
         return replace(self, votes=(*(v for v in self.votes if v.stage != vote.stage), vote))
-
-
-class Scan(Protocol):
-    """What a channel can tell about chunks and terms beyond its best hits."""
-
-    @property
-    def local(self) -> bool:
-        """Whether the scan waits for nothing remote."""
-        ...
-
-    @property
-    def coverage(self) -> float | None:
-        """The share of the query's terms that occur in some chunk, in [0, 1]; None where the channel cannot tell."""
-        ...
-
-    def scores(self, ids: Sequence[str]) -> Mapping[str, float] | None:
-        """The exact scores of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
-        ...
-
-
-@dataclass(frozen=True)
-class KnownScores:
-    """A `Scan` from a function, for channels of your own."""
-
-    scores: Callable[[Sequence[str]], Mapping[str, float] | None]
-    coverage: float | None = None
-    local: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def embedded(embedder: Embedder, chunks: Sequence[Chunk]) -> NDArray[np.float32]
     Raises EmbeddingError, naming the chunk, where the vector of its text is all zeros or not finite.
     """
     try:
-        return rows_of(embedder, embedder.embed_documents([chunk.text for chunk in chunks]), len(chunks))
+        return rows_of(embedder, embedder.embed_documents([chunk.indexed_text for chunk in chunks]), len(chunks))
     except EmbeddingError as error:
         said = f"chunk {chunks[error.at].id!r} cannot be indexed, for its text has no vector: {error}"
         raise EmbeddingError(said, error.at) from error

@@ -231,7 +231,7 @@ class MemoryVectors(ExactVectors):
         """
         given = {chunk.id: chunk for chunk in chunks}
         new = [chunk for chunk in given.values() if not chunk.is_parent]
-        rows = unit_rows(embedder.embed_documents([chunk.text for chunk in new]), len(new), self.dimension)
+        rows = unit_rows(embedder.embed_documents([chunk.indexed_text for chunk in new]), len(new), self.dimension)
         return partial(self._replace, list(given), new, rows)
 
     def delete(self, ids: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from zipfile import BadZipFile, ZipFile
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.documents._model import EXTRA, Part
+from voicevault_retrievers.documents._model import BETWEEN, EXTRA, HeadingPath, Part
 from voicevault_retrievers.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MAX_UNPACKED = 512 << 20
 MAX_RATIO, RATIO_FROM = 200, 16 << 20
 MAX_PARAGRAPHS = 500_000
 
-_HEADING = re.compile(r"Heading \d|Title")
+_HEADING = re.compile(r"Heading (\d)|Title")
 _BLOCKS = "(.//w:p | .//w:tbl)[not(ancestor::w:tbl) and not(ancestor::w:p)]"
 # Like in a word processor, runs in tracked insertions, links and controls count; moved-away text and a text box's
 # fallback copy do not.
@@ -38,15 +38,20 @@ def load_docx(path: Path) -> list[Part]:
     _check_size(path)
     document: WordDocument = docx.Document(str(path))
     _check_markup(document, path.name)
-    headings = _heading_styles(document)
-    sections: list[tuple[str | None, list[str]]] = [(None, [])]
+    levels, path_of = _heading_levels(document), HeadingPath()
+    sections: list[tuple[str | None, tuple[str, ...], list[str]]] = [(None, (), [])]
     for block in document.element.body.xpath(_BLOCKS):
         text = _table(block) if block.tag.endswith("}tbl") else _paragraph(block)
-        if text and getattr(block, "style", None) in headings:
-            sections.append((" ".join(text.split()), []))
+        level = levels.get(getattr(block, "style", None)) if text else None
+        if level is not None:
+            heading = " ".join(text.split())
+            sections.append((heading, path_of.enter(level, heading), []))
         if text:
-            sections[-1][1].append(text)
-    return [Part("\n\n".join(blocks), section=section) for section, blocks in sections]
+            sections[-1][2].append(text)
+    return [
+        Part(BETWEEN.join(blocks), section=section, above=above, body=0 if section is None else len(blocks[0]))
+        for section, above, blocks in sections
+    ]
 
 
 def _check_size(path: Path) -> None:
@@ -76,11 +81,13 @@ def _check_markup(document: WordDocument, name: str) -> None:
         raise DocumentError(f"{name} has {paragraphs} paragraphs, more than {MAX_PARAGRAPHS}: divide it")
 
 
-def _heading_styles(document: WordDocument) -> set[str]:
-    """The ids of the built-in heading styles and of styles based on them."""
+def _heading_levels(document: WordDocument) -> dict[str | None, int]:
+    """The levels of the built-in heading styles and of styles based on them, by their ids; 0 for titles."""
     styles = {style.style_id: style for style in document.styles}
-    headings = {style_id for style_id, style in styles.items() if _HEADING.fullmatch(style.name or "")}
-    return headings | {style_id for style_id, style in styles.items() if style.element.basedOn_val in headings}
+    found = {style_id: _HEADING.fullmatch(style.name or "") for style_id, style in styles.items()}
+    levels: dict[str | None, int] = {style_id: int(name[1] or 0) for style_id, name in found.items() if name}
+    based = {style_id: levels.get(style.element.basedOn_val) for style_id, style in styles.items()}
+    return {style_id: level for style_id, level in based.items() if level is not None} | levels
 
 
 def _paragraph(element: BaseOxmlElement) -> str:

@@ -11,16 +11,13 @@ from typing import Any
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.documents._model import Document
+from voicevault_retrievers.documents._model import BETWEEN, Document
 from voicevault_retrievers.documents._split import digest, named, place
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.text.sentences import pieces
 
 PARENT_CHARS = 8000
 CHILD_CHARS = 2000
-
-BETWEEN = "\n\n"
-"""The separator between the parts of a parent."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,8 @@ class _Texts:
         metadata |= {"chunk_index": index, "chunks_in_file": self.count}
         metadata["chunk_type"] = "standalone" if parent is None else "child"
         parent_id = None if parent is None else parent.id
-        return Chunk(self._id(part.page_number, part.section, text), text, parent_id, metadata)
+        header = part.header(piece.start)
+        return Chunk(self._id(part.page_number, part.section, text), text, parent_id, metadata, header=header)
 
     def parent(self, run: Sequence[_Piece]) -> Chunk:
         parts = [self.document.parts[at] for at in dict.fromkeys(piece.at for piece in run)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._markdown import decode
-from voicevault_retrievers.documents._model import EXTRA, Part
+from voicevault_retrievers.documents._model import EXTRA, HeadingPath, Part
 from voicevault_retrievers.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def load_html(path: Path) -> list[Part]:
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)
-    return [Part("\n".join(lines), section=title) for title, lines in page.sections]
+    path_of = HeadingPath(" ".join(soup.title.get_text().split()) or None if soup.title else None)
+    return [one.part(path_of) for one in page.sections]
 
 
 def _check(markup: str, name: str) -> None:
@@ -84,11 +86,24 @@ def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:
         yield "close", inside.pop().name
 
 
+@dataclass
+class _Section:
+    """A heading's level and text, and the lines from it on."""
+
+    level: int = 1
+    title: str | None = None
+    lines: list[str] = field(default_factory=list)
+
+    def part(self, path_of: HeadingPath) -> Part:
+        above, body = path_of.enter(self.level, self.title), len(self.title or "")
+        return Part("\n".join(self.lines), section=self.title, above=above, body=body)
+
+
 class _Page:
-    """The sections so far, each a heading and its lines, and the current line."""
+    """The sections so far, and the current line."""
 
     def __init__(self) -> None:
-        self.sections: list[tuple[str | None, list[str]]] = [(None, [])]
+        self.sections = [_Section()]
         self._line: list[str] = []
         self._inside: Counter[str] = Counter()
         self._in_row = False
@@ -97,7 +112,7 @@ class _Page:
         kind = _KINDS.get(name, "inline")
         self._separate(kind)
         if kind == "heading" and not self._inside["dropped"]:
-            self.sections.append((None, []))
+            self.sections.append(_Section(int(name[1])))
         if kind == "cell":
             self._line.append(" | " * self._in_row)
         self._in_row = kind == "cell" or (self._in_row and kind != "row")
@@ -128,12 +143,12 @@ class _Page:
         text = "".join(self._line)
         text = text.strip("\n").rstrip() if self._inside["pre"] and not self._flat() else " ".join(text.split())
         if text.strip(" |"):
-            self.sections[-1][1].append(text)
+            self.sections[-1].lines.append(text)
         self._line = []
 
     def _end_heading(self) -> None:
         """End the line; the first line after a heading opened is its title."""
         self._end_line()
-        title, lines = self.sections[-1]
-        if self._inside["heading"] and title is None and lines:
-            self.sections[-1] = (lines[0], lines)
+        section = self.sections[-1]
+        if self._inside["heading"] and section.title is None and section.lines:
+            section.title = section.lines[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voicevault_retrievers.core.types import Chunk
@@ -13,7 +13,7 @@ from voicevault_retrievers.documents._load import LOADERS, load, name_below
 from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
 
-READING = 2
+READING = 3
 """A version to raise when files are read or split into other chunks than before."""
 
 
@@ -47,12 +47,24 @@ class File:
         """Load and split the file. Raises like `load`."""
         return list(self.split(max_chars=max_chars).chunks)
 
-    def split(self, *, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> Split:
-        """Load and split: into chunks of `max_chars`, or with `parents` like `split_families`. Raises like both."""
+    def split(
+        self,
+        *,
+        max_chars: int = 900,
+        parents: int | None = None,
+        children: int = CHILD_CHARS,
+        headers: bool = True,
+    ) -> Split:
+        """Load and split: into chunks of `max_chars`, or with `parents` like `split_families`. Raises like both.
+
+        Without `headers`, chunks have none.
+        """
         document = load(self.path, root=self.root)
         if parents is None:
-            return Split(tuple(split(document, max_chars=max_chars)))
-        return split_families(document, parents=parents, children=children)
+            found = Split(tuple(split(document, max_chars=max_chars)))
+        else:
+            found = split_families(document, parents=parents, children=children)
+        return found if headers else replace(found, chunks=tuple(replace(one, header="") for one in found.chunks))
 
 
 def read(
@@ -61,19 +73,20 @@ def read(
     max_chars: int = 900,
     parents: int | None = None,
     children: int = CHILD_CHARS,
+    headers: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ingest:
     """Find, load and split files. A file that raises DocumentError, or has another file's `source_file`, is skipped.
 
     Chunks have at most `max_chars` characters; with `parents`, they are children of such parents (see
-    `split_families`). Raises DocumentError for a path that does not exist, MissingExtraError for a library that is not
-    installed.
+    `split_families`). Without `headers`, chunks have none. Raises DocumentError for a path that does not exist,
+    MissingExtraError for a library that is not installed.
     """
     found, skipped = files(paths)
     splits: list[Split] = []
     for done, file in enumerate(found, 1):
         try:
-            splits.append(file.split(max_chars=max_chars, parents=parents, children=children))
+            splits.append(file.split(max_chars=max_chars, parents=parents, children=children, headers=headers))
         except DocumentError as error:
             skipped.append(Skipped(file.name, str(error)))
         if progress is not None:
@@ -95,11 +108,12 @@ def files(paths: Iterable[str | Path]) -> tuple[list[File], list[Skipped]]:
     return list(found.values()), skipped
 
 
-def recipe(*, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS) -> str:
+def recipe(
+    *, max_chars: int = 900, parents: int | None = None, children: int = CHILD_CHARS, headers: bool = True
+) -> str:
     """Identifies how files are read and split: another recipe may give other chunks."""
-    if parents is None:
-        return f"reading {READING}, max_chars {max_chars}"
-    return f"reading {READING}, parents {parents}, children {children}"
+    sizes = f"max_chars {max_chars}" if parents is None else f"parents {parents}, children {children}"
+    return f"reading {READING}, {sizes}{'' if headers else ', no headers'}"
 
 
 def discover(paths: Iterable[str | Path]) -> list[tuple[Path, Path]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
 from voicevault_retrievers.documents._markdown import load_markdown, load_text
-from voicevault_retrievers.documents._model import Document, Part
+from voicevault_retrievers.documents._model import Document, Part, with_headings
 from voicevault_retrievers.documents._pdf import load_pdf
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
@@ -29,6 +29,8 @@ LOADERS: dict[str, Callable[[Path], list[Part]]] = {
 def load(path: str | Path, *, root: str | Path | None = None) -> Document:
     """Read a file by its suffix. `source_file` is its path below `root`, else its name. Parts without text are dropped.
 
+    A part that is only a heading is joined to the next one.
+
     Raises DocumentError, with a remedy, for a file that cannot be read or has no text, MissingExtraError where its
     library is not installed, and ConfigError where the file is not below `root`.
     """
@@ -36,7 +38,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
     source_file = name_below(path, path.parent if root is None else Path(root))
     try:
         loader = _check(path)
-        parts = tuple(part for part in loader(path) if part.text.strip())
+        parts = with_headings(part for part in loader(path) if part.text.strip())
     except RetrievalError:
         raise
     except OSError as error:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.types import Chunk
@@ -17,13 +17,19 @@ from voicevault_retrievers.errors import ConfigError
 if TYPE_CHECKING:
     from semantic_text_splitter import MarkdownSplitter, TextSplitter
 
+    Splitters: TypeAlias = type[TextSplitter] | type[MarkdownSplitter]
+
+Piece: TypeAlias = tuple[int, str]
+"""The first character of a piece in its part, and its text."""
+
 _LONG_LINE = 20_000
 
 
 def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list[Chunk]:
     """Chunks of at most `max_chars` characters, split between sections, paragraphs or sentences where possible.
 
-    No chunk crosses a part. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
+    No chunk crosses a part, and none is only a heading where text follows it. A chunk's `header` is the headings above
+    it. Neighbours share up to `overlap` characters. `start` and `end` are character offsets in the
     part's text, `chunk_index` counts from 0 through the document's `chunks_in_file` chunks, `file_id` depends on its
     name. Text added elsewhere does not change an id, unless an equal text is added before it in its own page and
     section. Raises ConfigError for an overlap that is not below `max_chars`.
@@ -32,21 +38,37 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
         raise ConfigError(f"overlap is at least 0 and below max_chars, not {overlap} with max_chars {max_chars}")
     markdown = PurePosixPath(document.source_file).suffix.lower() in {".md", ".markdown"}
     splitters = require("semantic_text_splitter", extra=EXTRA)
-    splitter: TextSplitter | MarkdownSplitter = (splitters.MarkdownSplitter if markdown else splitters.TextSplitter)(
-        max_chars, overlap=overlap
-    )
+    kind: Splitters = splitters.MarkdownSplitter if markdown else splitters.TextSplitter
+    splitter = kind(max_chars, overlap=overlap)
     seen: Counter[str] = Counter()
     chunks: list[Chunk] = []
-    found = [(part, start, text) for part in document.parts for start, text in _pieces(splitter, part.text)]
+    found = [
+        (part, start, text)
+        for part in document.parts
+        for start, text in _with_heading(kind, max_chars, part, list(_pieces(splitter, part.text)))
+    ]
     for part, start, text in found:
         key = json.dumps([document.source_file, part.page_number, part.section, text])
         metadata = place(document, part, start, text) | {"chunk_index": len(chunks), "chunks_in_file": len(found)}
-        chunks.append(Chunk(digest(f"{key}{seen[key]}"), text, metadata=metadata))
+        chunks.append(Chunk(digest(f"{key}{seen[key]}"), text, metadata=metadata, header=part.header(start)))
         seen[key] += 1
     return chunks
 
 
-def _pieces(splitter: TextSplitter | MarkdownSplitter, text: str) -> Iterator[tuple[int, str]]:
+def _with_heading(kind: Splitters, max_chars: int, part: Part, pieces: list[Piece]) -> list[Piece]:
+    """The pieces of a part, the first of which goes on behind the part's heading where the heading leaves room."""
+    if len(pieces) < 2 or pieces[0][0] + len(pieces[0][1]) > part.body:
+        return pieces
+    (start, _), (after, text), *rest = pieces
+    room = max_chars - (after - start)
+    if room < max_chars // 2:
+        return pieces
+    cut = [(after + at, piece) for at, piece in _pieces(kind(room), text)]
+    first = part.text[start : cut[0][0] + len(cut[0][1])]
+    return [(start, first), *cut[1:], *rest]
+
+
+def _pieces(splitter: TextSplitter | MarkdownSplitter, text: str) -> Iterator[Piece]:
     """Yield the trimmed pieces that are not blank, with their starts."""
     for window, content in _windows(text):
         for start, piece in splitter.chunk_indices(content):

@@ -17,7 +17,7 @@ from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
-from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms
+from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, words_in
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
@@ -158,7 +158,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k, query.require)
-        return [Match(hit.chunk, hit.score, asked.words(hit.forms)) for hit in hits]
+        return [asked.match(hit) for hit in hits]
 
     def __repr__(self) -> str:
         return f"EngineBM25({self.engine!r}, {self.formula!r})"
@@ -172,12 +172,14 @@ class AskedWording:
         self._query = query
         self._wording = wording
         self._terms: Sequence[QueryTerm] = ()
+        self._read: tuple[SavedAnalyzer, str] | None = None
 
     def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords:
         channel, query = self._channel, self._query
         if channel.plain is not None:
             channel.plain.check(analyzer)
         self._terms, counts = weighed_terms(analyzer, self._wording, tags)
+        self._read = analyzer, tags
         return Keywords(
             counts,
             channel.formula,
@@ -191,6 +193,18 @@ class AskedWording:
         """The words of the query that have one of these forms, in query order."""
         found = set(forms)
         return tuple(dict.fromkeys(term.word for term in self._terms if found.intersection(term.forms)))
+
+    def header_words(self, header: str) -> tuple[str, ...]:
+        """The words of the query that have a term in a chunk's header."""
+        if not header or self._read is None:
+            return ()
+        analyzer, tags = self._read
+        return words_in(analyzer, header, self._terms, tags)
+
+    def match(self, hit: KeywordHit) -> Match:
+        """The match of a hit, with the words that it has."""
+        words = self.words(hit.forms)
+        return Match(hit.chunk, hit.score, words, header_terms=self.header_words(hit.chunk.header))
 
 
 class EngineDense(VectorChannel):

@@ -221,7 +221,7 @@ class Engine(WritableEngine, HybridSearch):
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         """The parts of the score of a chunk that passes, from its text and the statistics of `_population`."""
         population = yield from self._population(asked)
-        analyzed = yield Compute(partial(self._analysed, [chunk.text]))
+        analyzed = yield Compute(partial(self._analysed, [chunk.indexed_text]))
         frequencies = Counter(analyzed.document(0))
         return explained(asked, population, frequencies, frequencies.total())
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voicevault_retrievers.core.protocols import Embedder
+from voicevault_retrievers.core.types import INDEXED_TEXT
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.store import analyzers, embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -38,7 +39,7 @@ class Recipe:
         try:
             told = json.loads(text)
             version, entry = told["version"], told["embedder"]
-            if version > VERSION:
+            if version > VERSION or told["indexed_text"] != INDEXED_TEXT:
                 raise IncompatibleIndexError(
                     f"collection {name!r} was made by a newer version of this package (format {version}): upgrade it"
                 )
@@ -63,6 +64,7 @@ class Recipe:
                 "analyzer_fingerprint": self.analyzer_fingerprint,
                 "embedder": entry,
                 "options": dict(self.options),
+                "indexed_text": INDEXED_TEXT,
             },
             sort_keys=True,
         )

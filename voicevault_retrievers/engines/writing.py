@@ -164,7 +164,7 @@ class WritableEngine(Server):
             vectors = [None] * len(chosen)
         else:
             vectors = yield Compute(partial(embedding.embed, embedder, written, None))
-        analyzed = yield Compute(partial(self._analysed, [chunk.text for chunk in written]))
+        analyzed = yield Compute(partial(self._analysed, [chunk.indexed_text for chunk in written]))
         return [
             Record(chunks[at], vector, Counter(analyzed.document(number)), self.digest(chunks[at]))
             for number, (at, vector) in enumerate(zip(chosen, vectors, strict=True))

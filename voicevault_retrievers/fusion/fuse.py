@@ -296,7 +296,7 @@ def _vote(name: str, rank: int, hit: Hit, weight: float, contribution: float) ->
     if own is not None and own.stage == name and (not own.parts or own.contribution is None):
         return Vote(
             name, rank, own.score, weight, contribution, own.query, own.terms, own.parts, own.kind, own.via,
-            own.probability,
+            own.probability, own.header_terms,
         )  # fmt: skip
     leaf = next((part for vote in hit.votes for part in vote.leaves()), None)
     return Vote(

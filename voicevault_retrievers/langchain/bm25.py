@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
@@ -22,9 +22,9 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
-from voicevault_retrievers.langchain.convert import chunk_of, chunks_of, kept_document
+from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
-from voicevault_retrievers.langchain.validation import STRICT
+from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -42,7 +42,8 @@ class KeywordRetriever(PipelineRetriever):
     Scores are BM25 scores: unbounded, higher is better. In the constructors that take documents, `language` chooses the
     stemmer and the stopwords: "auto" detects each document's language, an ISO 639-1 code holds for all documents, None
     uses neither. `analyzer` or `preprocess_func` splits texts into terms instead; `options` are this class's fields.
-    Equal documents are indexed once.
+    Equal documents are indexed once. `text_of` says what is indexed before a document's text, such as its title: a
+    function of the document, or metadata keys.
 
     Adding and deleting change `bm25` in memory, for every retriever that shares it. A search sees either all of a
     change or none of it. Only `persist` writes to disk. These methods raise ConfigError where `bm25` is another kind of
@@ -51,6 +52,7 @@ class KeywordRetriever(PipelineRetriever):
 
     bm25: Channel = Field(default_factory=lambda: BM25.from_chunks([]))
     on_error: OnError = "skip"
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
     def from_documents(
@@ -65,7 +67,8 @@ class KeywordRetriever(PipelineRetriever):
     ) -> K:
         """A retriever over documents held in memory."""
         chosen = analyzer_of(language, analyzer, preprocess_func)
-        return cls(bm25=BM25.from_chunks(chunks_of(documents), chosen, formula=formula), **options)
+        chunks = chunks_of(documents, options.get("text_of"))
+        return cls(bm25=BM25.from_chunks(chunks, chosen, formula=formula), **options)
 
     @classmethod
     async def afrom_documents(cls: type[K], documents: Iterable[Document], **options: Any) -> K:
@@ -113,7 +116,7 @@ class KeywordRetriever(PipelineRetriever):
         followed, and a warning says so.
         """
         chosen = analyzer_of(language, analyzer, preprocess_func)
-        return cls(bm25=KeywordCopy.of(*copied(store, ids), chosen, formula=formula), **options)
+        return cls(bm25=KeywordCopy.of(*copied(store, ids, options.get("text_of")), chosen, formula=formula), **options)
 
     @classmethod
     async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:
@@ -179,7 +182,7 @@ class BM25Retriever(KeywordRetriever):
 
         `ids` take precedence over the documents' own ids.
         """
-        chunks = chunks_with(documents, ids)
+        chunks = chunks_with(documents, ids, self.text_of)
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
 
@@ -220,7 +223,7 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
         Takes no `kwargs`.
         """
         _none(kwargs)
-        chunks = [chunk_of(item) for item in items]
+        chunks = [chunk_of(item, self.text_of) for item in items]
         self._index().add(chunks)
         return UpsertResponse(succeeded=[chunk.id for chunk in chunks], failed=[])
 
@@ -255,7 +258,7 @@ def _none(kwargs: Mapping[str, Any]) -> None:
         raise ConfigError(f"unknown argument {name!r}: a BM25Index takes documents, ids and where alone")
 
 
-def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> list[Chunk]:
+def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None, text_of: TextOf = None) -> list[Chunk]:
     """The chunks of documents; `ids` replace the documents' own. Raises ConfigError unless each document has one."""
     given = list(documents)
     if ids is not None:
@@ -263,7 +266,7 @@ def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None) -> lis
         if len(ids) != len(given):
             raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
         given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]
-    return [chunk_of(document) for document in given]
+    return [chunk_of(document, text_of) for document in given]
 
 
 def analyzer_of(

@@ -6,7 +6,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -21,10 +21,10 @@ from voicevault_retrievers.core.stages import ByPlace, place_id, place_of, settl
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import below
-from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, hit_of, told_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
-from voicevault_retrievers.langchain.validation import STRICT, Checked
+from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT, Checked
 from voicevault_retrievers.rerank import (
     MMR,
     Calibration,
@@ -49,11 +49,14 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     The stage sees how the documents were found (`metadata["voicevault"]`), and their scores where these fall. When the
     stage fails, `on_error` "skip" keeps the documents in their order, names the failure in
-    `metadata["voicevault"]["degraded"]` and logs a warning; "raise" raises the stage's error.
+    `metadata["voicevault"]["degraded"]` and logs a warning; "raise" raises the stage's error. `text_of` says what a
+    model reads before a document's text (a function of the document, or metadata keys); documents that were found with
+    a header keep it.
     """
 
     model_config = STRICT
     on_error: Literal["skip", "raise"] = "skip"
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @property
     def stage(self) -> Stage:
@@ -84,11 +87,11 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         return RunnableLambda(self._compress, self._acompress, name=type(self).__name__)
 
     def _compress(self, asked: dict[str, Any]) -> list[Document]:
-        given = ranking_of(asked["documents"])
+        given = ranking_of(asked["documents"], self.text_of)
         return self._told(asked["documents"], given, execute(self._plan(asked["query"], given)))
 
     async def _acompress(self, asked: dict[str, Any], config: RunnableConfig) -> list[Document]:
-        given = ranking_of(asked["documents"])
+        given = ranking_of(asked["documents"], self.text_of)
         with below(config):
             return self._told(asked["documents"], given, await aexecute(self._plan(asked["query"], given)))
 
@@ -175,9 +178,10 @@ class PageDiversityFilter(StageCompressor):
         return PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
 
 
-def ranking_of(documents: Sequence[Document]) -> Ranking:
+def ranking_of(documents: Sequence[Document], text_of: TextOf = None) -> Ranking:
     """The documents as a ranking; ids are their places. Scores are kept where the first has one and they fall."""
-    return Ranking(in_order(hit_of(document, place_id(at, document.id)) for at, document in enumerate(documents)))
+    hits = (hit_of(document, place_id(at, document.id), text_of) for at, document in enumerate(documents))
+    return Ranking(in_order(hits))
 
 
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:

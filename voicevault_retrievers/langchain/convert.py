@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
@@ -16,12 +16,17 @@ from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
 
+TextOf: TypeAlias = "Callable[[Document], str] | Sequence[str] | None"
+"""What is indexed before a document's text: a function's result, or the values of metadata keys; None for nothing."""
+
 SCORE = "relevance_score"
 PROVENANCE = "voicevault"
 
 
-def chunk_of(document: Document) -> Chunk:
+def chunk_of(document: Document, text_of: TextOf = None) -> Chunk:
     """The chunk of a document. Its id is the document's, else a digest of text and metadata.
+
+    `text_of` makes its header; without it, a document that was found keeps the header that it was found with.
 
     Equal documents without an id are therefore one chunk. The parent is `metadata["parent_id"]`. Metadata that a search
     wrote is left out. Where a search replaced the text by a wider context, the chunk has the text that was found.
@@ -38,21 +43,32 @@ def chunk_of(document: Document) -> Chunk:
         parent_id=str(parent) if isinstance(parent, str | int) else None,
         metadata=copy.deepcopy(metadata),
         kb=kb if isinstance(kb, str) else "",
+        header=str(told.get("header", "")) if text_of is None else _header(document, text_of),
     )
 
 
-def chunks_of(documents: Iterable[Document]) -> list[Chunk]:
+def chunks_of(documents: Iterable[Document], text_of: TextOf = None) -> list[Chunk]:
     """The chunks of documents; equal chunks once."""
-    return list(dict.fromkeys(map(chunk_of, documents)))
+    return list(dict.fromkeys(chunk_of(document, text_of) for document in documents))
 
 
-def hit_of(document: Document, chunk_id: str | None = None) -> Hit:
+def _header(document: Document, text_of: Callable[[Document], str] | Sequence[str]) -> str:
+    if not callable(text_of):
+        keys = [text_of] if isinstance(text_of, str) else text_of
+        return " > ".join(str(value) for key in keys if (value := document.metadata.get(key)) not in (None, ""))
+    header = text_of(document)
+    if not isinstance(header, str):
+        raise ConfigError(f"text_of gives the text that is indexed before a document's, not a {type(header).__name__}")
+    return header.removesuffix(document.page_content).strip()
+
+
+def hit_of(document: Document, chunk_id: str | None = None, text_of: TextOf = None) -> Hit:
     """The hit from which `document_of` made a document: its chunk, score, votes and wider context.
 
-    `chunk_id` replaces the document's own id. Provenance that is not in the form that `document_of` writes, as in a
-    document of another package, is ignored.
+    `chunk_id` replaces the document's own id; `text_of` is as of `chunk_of`. Provenance that is not in the form that
+    `document_of` writes, as in a document of another package, is ignored.
     """
-    chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}))
+    chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}), text_of)
     told = told_of(document)
     over = told.get("over_budget") is True
     read = isinstance(told.get("text"), str) and (document.page_content or not over)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
@@ -19,9 +19,9 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.composed import ComposedRetriever
-from voicevault_retrievers.langchain.convert import chunk_of, kept_document
+from voicevault_retrievers.langchain.convert import TextOf, chunk_of, kept_document
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import STRICT
+from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -37,7 +37,8 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     `kb` is an open knowledge base. Without vectors, only its keyword channel (`bm25`) is searched, else both channels
     (`bm25` and `dense`). Each change is one atomic commit. A search reads the last commit made through `kb`, by this
     index or another; commits of other processes are seen after `reload`. `where` and `require` apply to searches alone:
-    `get` and `delete` reach all documents.
+    `get` and `delete` reach all documents. `text_of` says what is indexed before a document's text: a function of the
+    document, or metadata keys.
 
     The first change takes the base's lock; `close`, or the end of a `with` block, releases it. Changes raise
     LockedError while another process holds the lock, and ConfigError for metadata that is not JSON; tuples come back as
@@ -46,6 +47,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
 
     model_config = STRICT
     kb: KnowledgeBase
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
     def open(
@@ -95,7 +97,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         `KnowledgeBase.add`, such as `parents`, which may be documents, and `progress`, which is called with (done,
         total) of the texts to embed.
         """
-        chunks = [chunk_of(item) for item in items]
+        chunks = [chunk_of(item, self.text_of) for item in items]
         if kwargs.get("parents"):
             kwargs["parents"] = [chunk_of(part) if isinstance(part, Document) else part for part in kwargs["parents"]]
         self.kb.add(dict.fromkeys(chunks), **kwargs)

@@ -34,7 +34,7 @@ from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with
 from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, Expansion, FusionOption, RerankOption
-from voicevault_retrievers.langchain.convert import chunks_of
+from voicevault_retrievers.langchain.convert import TextOf, chunks_of
 from voicevault_retrievers.langchain.models import as_embedder
 from voicevault_retrievers.langchain.validation import AS_GIVEN
 from voicevault_retrievers.lexical import BM25, Formula
@@ -72,6 +72,7 @@ class VectorRetriever(PipelineRetriever):
     index: VectorIndex | None = None
     embeddings: Any = None
     on_error: OnError = "skip"
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
     def from_documents(
@@ -88,7 +89,7 @@ class VectorRetriever(PipelineRetriever):
         Equal documents are indexed once. They are added to a collection that exists already.
         """
         embedder = as_embedder(embeddings)
-        chunks = chunks_of(documents)
+        chunks = chunks_of(documents, options.get("text_of"))
         index: VectorIndex
         if persist_dir is None:
             index = MemoryVectors.build(chunks, embedder)
@@ -181,6 +182,7 @@ class HybridRetriever(ComposedRetriever):
     )
     channels: Annotated[Mapping[str, Part], AS_GIVEN] = Field(default_factory=dict)
     embeddings: Annotated[Embeddings | Embedder | None, AS_GIVEN] = None
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
     def from_documents(
@@ -192,20 +194,22 @@ class HybridRetriever(ComposedRetriever):
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
         channels: Mapping[str, Part] | None = None,
+        text_of: TextOf = None,
         **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over documents held in memory, which are embedded now.
 
         `channels` are searched beside these two. `embeddings` are LangChain Embeddings, an Embedder, or None for
         all-MiniLM-L6-v2. `language` chooses the stemmer and stopwords ("auto" detects each document's language, None
-        uses neither); `analyzer` makes the terms instead. Equal documents are indexed once.
+        uses neither); `analyzer` makes the terms instead. `text_of` says what is indexed before a document's text, such
+        as its title: a function of the document, or metadata keys. Equal documents are indexed once.
         """
-        chunks = chunks_of(documents)
+        chunks = chunks_of(documents, text_of)
         own = {
             "bm25": BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula),
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
-        return cls(channels=beside(own, channels), **options)
+        return cls(channels=beside(own, channels), text_of=text_of, **options)
 
     @classmethod
     async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
@@ -223,7 +227,7 @@ class HybridRetriever(ComposedRetriever):
         the store. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the
         channel, where a channel cannot be changed.
         """
-        chunks = chunks_with(documents, ids)
+        chunks = chunks_with(documents, ids, self.text_of)
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 

@@ -25,7 +25,7 @@ from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.filters import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.convert import chunk_of, chunks_of
+from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of
 from voicevault_retrievers.store.codec import several
 
 _LOG = logging.getLogger(__name__)
@@ -57,8 +57,12 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     )
 
 
-def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[CopiedIndex, list[Chunk]]:
+def copied(
+    store: VectorStore, ids: Iterable[str] | None = None, text_of: TextOf = None
+) -> tuple[CopiedIndex, list[Chunk]]:
     """A store as the source of a copy, and the chunks to copy; with `ids`, those documents alone.
+
+    `text_of` is as of `chunk_of`.
 
     Raises as `documents_of`.
     """
@@ -67,14 +71,14 @@ def copied(store: VectorStore, ids: Iterable[str] | None = None) -> tuple[Copied
     wanted = None if ids is None else list(several(ids))
 
     def listed() -> list[Chunk]:
-        return chunks_of(documents_of(store, wanted))
+        return chunks_of(documents_of(store, wanted), text_of)
 
     name, chunks = type(store).__name__, listed()
     if wanted is None and isinstance(store, InMemoryVectorStore):
-        return CopiedIndex(name, store, listed, partial(_chunks, store), lambda: store.store), chunks
+        return CopiedIndex(name, store, listed, partial(_chunks, store, text_of), lambda: store.store), chunks
     if wanted is None and _docstore(store) is not None:
-        return CopiedIndex(name, store, listed, *_by_key(store)), chunks
-    return CopiedIndex(name, store, listed, partial(_chunks, store)), chunks
+        return CopiedIndex(name, store, listed, *_by_key(store, text_of)), chunks
+    return CopiedIndex(name, store, listed, partial(_chunks, store, text_of)), chunks
 
 
 def kinds_of(part: Any) -> list[str]:
@@ -113,8 +117,8 @@ def by_ids(store: VectorStore, ids: Sequence[str]) -> list[Document]:
     return [identified(document, id_key_of(store)) for document in found]
 
 
-def _chunks(store: VectorStore, ids: Sequence[str]) -> list[Chunk]:
-    return [chunk_of(document) for document in by_ids(store, ids)]
+def _chunks(store: VectorStore, text_of: TextOf, ids: Sequence[str]) -> list[Chunk]:
+    return [chunk_of(document, text_of) for document in by_ids(store, ids)]
 
 
 def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
@@ -123,7 +127,9 @@ def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
     return held if isinstance(held, Mapping) else None
 
 
-def _by_key(store: VectorStore) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
+def _by_key(
+    store: VectorStore, text_of: TextOf
+) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
     """A lookup of chunks by id in an in-memory docstore, and a view of its keys where these are the ids."""
 
     def held() -> Mapping[str, Document]:
@@ -138,7 +144,7 @@ def _by_key(store: VectorStore) -> tuple[Callable[[Sequence[str]], list[Chunk]],
         if not keys.keys() >= set(ids):
             keys.update(keys_of())
         documents = (held().get(keys.get(one, one)) for one in ids)
-        return [chunk_of(document) for document in documents if document is not None]
+        return [chunk_of(document, text_of) for document in documents if document is not None]
 
     return get, held if all(one == key for one, key in keys.items()) else None
 

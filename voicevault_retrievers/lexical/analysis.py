@@ -48,6 +48,12 @@ def query_terms(analyzer: AnyAnalyzer, text: str, tags: str) -> list[QueryTerm]:
     return [QueryTerm(term, (term,)) for term in analyzer(text)]
 
 
+def words_in(analyzer: AnyAnalyzer, text: str, asked: Sequence[QueryTerm], tags: str) -> tuple[str, ...]:
+    """The words of a query that have a term in a text, in the query's order."""
+    forms = {form for term in query_terms(analyzer, text, tags) for form in term.forms}
+    return tuple(dict.fromkeys(term.word for term in asked if forms.intersection(term.forms)))
+
+
 def weighed_terms(analyzer: AnyAnalyzer, wording: Variant, tags: str) -> tuple[list[QueryTerm], Mapping[Forms, float]]:
     """The terms of a wording as from `query_terms`, with repeats, and the total weight of each term."""
     asked: list[QueryTerm] = []

@@ -22,6 +22,7 @@ from voicevault_retrievers.lexical.analysis import (
     analyse,
     query_terms,
     weighed_terms,
+    words_in,
 )
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
@@ -36,12 +37,16 @@ GROWTH = 4
 
 @dataclass(frozen=True)
 class QueryReading:
-    """A wording analysed for an index: its words, its terms in the index, and the demands of its operators."""
+    """A wording analysed for an index: its words, its terms in the index, and the demands of its operators.
+
+    `words_in` tells which of the words have a term in a text.
+    """
 
     index: LexicalIndex
     words: Sequence[QueryTerm]
     asked: WeightedQuery
     demands: Demands | None
+    words_in: Callable[[str], tuple[str, ...]]
 
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
         """The scores of those given chunks that a search could find; 0 where no term matches."""
@@ -63,7 +68,9 @@ class Matches(Listing[Match]):
 
     def _match(self, at: int) -> Match:
         hit = self.found[at]
-        return Match(hit.chunk, hit.score, tuple(self._words[term] for term in hit.terms))
+        header = hit.chunk.header
+        in_header = self.reading.words_in(header) if header else ()
+        return Match(hit.chunk, hit.score, tuple(self._words[term] for term in hit.terms), header_terms=in_header)
 
 
 class KeywordScan:
@@ -160,7 +167,7 @@ class BM25(LeafChannel):
         """
         rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
         chosen = Analyzer() if analyzer is None else analyzer
-        analyzed = analyse(chosen, [chunk.text for chunk in rows.chunks])
+        analyzed = analyse(chosen, [chunk.indexed_text for chunk in rows.chunks])
         return cls(LexicalIndex.build(rows, analyzed, backend=backend), chosen, **options)
 
     @classmethod
@@ -204,7 +211,7 @@ class BM25(LeafChannel):
         """Analyse chunks, and return a function that adds them."""
         given = {chunk.id: chunk for chunk in chunks}
         searched = [chunk for chunk in given.values() if not chunk.is_parent]
-        analyzed = self._analyse([chunk.text for chunk in searched])
+        analyzed = self._analyse([chunk.indexed_text for chunk in searched])
 
         def commit() -> None:
             with self._writing:
@@ -284,7 +291,8 @@ class BM25(LeafChannel):
             bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
             wording = replace(wording, text=parsed.text, terms=bare)
         words, terms = weighed_terms(self.analyzer, wording, tags)
-        return QueryReading(index, words, index._ask(terms, self.formula, counting), demands)
+        finding = partial(words_in, self.analyzer, asked=words, tags=tags)
+        return QueryReading(index, words, index._ask(terms, self.formula, counting), demands, finding)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

@@ -148,7 +148,7 @@ class Demands(NamedTuple):
         excluded = [passage for passage in self.excluded if not passage.is_word]
         met = np.ones(len(chunks), dtype=np.bool_)
         if required or excluded:
-            texts = _Texts(self.analyzer, [chunk.text for chunk in chunks])
+            texts = _Texts(self.analyzer, [chunk.indexed_text for chunk in chunks])
             for passage in required:
                 met &= passage.stands_in(texts)
             for passage in excluded:

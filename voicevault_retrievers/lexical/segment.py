@@ -129,7 +129,7 @@ class IndexSegment:
         """The numbers of the distinct terms of each of some chunks."""
         if analyse is None:
             return [self.postings.terms_of(at) for at in gone]
-        analyzed = analyse([self.rows.chunks[at].text for at in gone])
+        analyzed = analyse([self.rows.chunks[at].indexed_text for at in gone])
         found: list[Numbers] = []
         for number, at in enumerate(gone):
             terms = analyzed.document(number)

@@ -25,7 +25,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
-from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -85,7 +85,8 @@ class BM25Retriever(PipelineRetriever):
         for all nodes, None uses neither. `analyzer` makes the terms instead.
         """
         refuse(cls, options, cls.from_nodes)
-        return cls(BM25.from_chunks(chunks_of(nodes), analyzer_of(language, analyzer), formula=formula), **options)
+        chunks = chunks_of(nodes, mode_in(options))
+        return cls(BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula), **options)
 
     @classmethod
     async def afrom_nodes(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
@@ -120,7 +121,9 @@ class BM25Retriever(PipelineRetriever):
         options["object_map"] = {**known, **(options.get("object_map") or {})}
         refuse(cls, options, cls.from_nodes)
         chosen = analyzer_of(options.pop("language", "auto"), options.pop("analyzer", None))
-        bm25 = KeywordCopy.of(*copied(source, docstore), chosen, formula=options.pop("formula", "lucene"))
+        bm25 = KeywordCopy.of(
+            *copied(source, docstore, mode_in(options)), chosen, formula=options.pop("formula", "lucene")
+        )
         return cls(bm25, **options)  # type: ignore[misc]  # what is left are LoneOptions
 
     @classmethod
@@ -148,7 +151,7 @@ class BM25Retriever(PipelineRetriever):
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
         """Add nodes and return their ids. A node replaces the one with the same id; searches find it at once."""
-        chunks = [chunk_of(node) for node in nodes]
+        chunks = [chunk_of(node, self.metadata_mode) for node in nodes]
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
 

@@ -37,6 +37,8 @@ from voicevault_retrievers.errors import ConfigError
 KEPT = "_node_content"
 REF_DOC = "_ref_doc_id"
 MARKS = (KEPT, REF_DOC)
+# In the node's __dict__, beside its fields: copied with the node, but not part of its hash, content or JSON.
+_MARK = "_voicevault"
 _NODES: Mapping[str, type[BaseNode]] = {
     cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
 }
@@ -49,22 +51,28 @@ class NodeChunk(Chunk):
     node: BaseNode | None = field(default=None, compare=False, repr=False)
 
 
-def chunk_of(node: BaseNode) -> NodeChunk:
-    """The chunk of a node's bare text; its parent is the node's PARENT, else its SOURCE."""
+def chunk_of(node: BaseNode, metadata_mode: MetadataMode = MetadataMode.EMBED) -> NodeChunk:
+    """The chunk of a node's bare text; its parent is the node's PARENT, else its SOURCE.
+
+    Its header is the metadata that LlamaIndex embeds with the text, or those of another `metadata_mode`. A node that
+    was found keeps the header that it was found with.
+    """
     if not isinstance(node, BaseNode):
         raise ConfigError(f"expected a LlamaIndex node, not {type(node).__name__}")
+    told = node.__dict__.get(_MARK)
     return NodeChunk(
         node.node_id,
         node.get_content(metadata_mode=MetadataMode.NONE),
         _parent_id(node),
         copy.deepcopy(node.metadata),
+        header=node.get_metadata_str(mode=metadata_mode) if told is None else told.get("header", ""),
         node=node,
     )
 
 
-def chunks_of(nodes: Iterable[BaseNode]) -> list[Chunk]:
+def chunks_of(nodes: Iterable[BaseNode], metadata_mode: MetadataMode = MetadataMode.EMBED) -> list[Chunk]:
     """The chunks of nodes, in their order; equal chunks once."""
-    return list(dict.fromkeys(map(chunk_of, nodes)))
+    return list(dict.fromkeys(chunk_of(node, metadata_mode) for node in nodes))
 
 
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:
@@ -96,7 +104,7 @@ def stored(chunk: Chunk) -> Chunk:
     if own := {key: chunk.metadata[key] for key in MARKS if key in chunk.metadata}:
         body["metadata"] = own
     marked = {**chunk.metadata, KEPT: json.dumps(body), REF_DOC: document_of(node)}
-    return Chunk(chunk.id, chunk.text, chunk.parent_id, marked)
+    return Chunk(chunk.id, chunk.text, chunk.parent_id, marked, header=chunk.header)
 
 
 def restored(chunk: Chunk) -> NodeChunk:
@@ -109,7 +117,7 @@ def restored(chunk: Chunk) -> NodeChunk:
     except (AttributeError, RecursionError, TypeError, ValueError):  # another writer's value under the same key
         node = None
     metadata = chunk.metadata if node is None else node.metadata
-    return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, node=node)
+    return NodeChunk(chunk.id, chunk.text, chunk.parent_id, metadata, header=chunk.header, node=node)
 
 
 def document_of(node: BaseNode) -> str:
@@ -201,10 +209,6 @@ def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
 def _rebuilt(chunk: Chunk) -> TextNode:
     parent = {} if chunk.parent_id is None else {NodeRelationship.PARENT: RelatedNodeInfo(node_id=chunk.parent_id)}
     return TextNode(id_=chunk.id, text=chunk.text, metadata=copy.deepcopy(dict(chunk.metadata)), relationships=parent)
-
-
-# In the node's __dict__, beside its fields: copied with the node, but not part of its hash, content or JSON.
-_MARK = "_voicevault"
 
 
 class NodeWithProvenance(NodeWithScore):

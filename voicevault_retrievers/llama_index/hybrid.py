@@ -12,7 +12,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import BaseNode, IndexNode
+from llama_index.core.schema import BaseNode, IndexNode, MetadataMode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Never, Unpack
 
@@ -46,7 +46,7 @@ from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.options import CommonOptions, refuse
+from voicevault_retrievers.llama_index.options import CommonOptions, mode_in, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
@@ -106,6 +106,7 @@ class HybridRetriever(ComposedRetriever):
         object_map: dict[str, Any] | None = None,
         objects: list[IndexNode] | None = None,
         verbose: bool = False,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **unknown: Never,
     ) -> None:
         refuse(type(self), unknown)
@@ -124,6 +125,7 @@ class HybridRetriever(ComposedRetriever):
             object_map=object_map,
             objects=objects,
             verbose=verbose,
+            metadata_mode=metadata_mode,
         )
         self.kb_names = several_bases(kb_names)
         self.embed_model = embed_model
@@ -154,13 +156,15 @@ class HybridRetriever(ComposedRetriever):
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over nodes held in memory.
 
-        The nodes' bare text is embedded now. The BM25 formula is `formula`, else the preset's, else "lucene".
+        The nodes are embedded now, with the metadata of `metadata_mode`: those that LlamaIndex embeds, or none where
+        there is a preset. The BM25 formula is `formula`, else the preset's, else "lucene".
         `embed_model` None is the preset's model, else as in `as_embedder`. `channels` are searched beside these two.
         `language` and `analyzer` are as in `BM25Retriever.from_nodes`.
         """
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
-        base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen)
+        mode = options.setdefault("metadata_mode", MetadataMode.EMBED if chosen is None else MetadataMode.NONE)
+        base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen, mode)
         wanted = _wanted(chosen, formula, given_channels(beside({}, channels), based=True).graph)
         own = _channels(base, wanted, asked=wanted)
         return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
@@ -186,7 +190,10 @@ class HybridRetriever(ComposedRetriever):
         if not isinstance(index, VectorStoreIndex):
             raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
         keywords = _wanted(chosen, formula).get("bm25", {})
-        own = {"bm25": KeywordCopy.of(*copied(index), analyzer_of(language, analyzer), **keywords), "dense": index}
+        own = {
+            "bm25": KeywordCopy.of(*copied(index, mode=mode_in(options)), analyzer_of(language, analyzer), **keywords),
+            "dense": index,
+        }
         return cls(channels=beside(own, channels), preset=chosen, **options)
 
     @classmethod
@@ -207,7 +214,7 @@ class HybridRetriever(ComposedRetriever):
         index. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the channel,
         where a channel cannot be changed.
         """
-        chunks = [chunk_of(node) for node in nodes]
+        chunks = [chunk_of(node, self.metadata_mode) for node in nodes]
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 
@@ -330,8 +337,9 @@ class InMemoryNodes:
         analyzer: AnyAnalyzer,
         embed_model: EmbedModel = None,
         preset: Preset | None = None,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
     ) -> None:
-        self.chunks = chunks_of(nodes)
+        self.chunks = chunks_of(nodes, metadata_mode)
         self.analyzer = analyzer
         self.embed_model = embed_model
         self.preset = preset

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 
 from voicevault_retrievers.core.execution.plan import Plan
@@ -31,10 +31,17 @@ class HybridNodes:
     process is writing, or a node cannot be stored, the vectors stay unchanged.
     """
 
-    def __init__(self, base: KnowledgeBase, vectors: Vectors, fusion: Method | None) -> None:
+    def __init__(
+        self,
+        base: KnowledgeBase,
+        vectors: Vectors,
+        fusion: Method | None,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
+    ) -> None:
         self.base = base
         self.vectors = vectors
         self.fusion = fusion
+        self.metadata_mode = metadata_mode
         self._searched: tuple[object, Mapping[str, LeafChannel]] = (None, {})
 
     def nodes(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[BaseNode]:
@@ -46,10 +53,9 @@ class HybridNodes:
         every = list({node.node_id: node for node in nodes}.values())
         given = [node for node in every if PARENT_TYPE not in node.metadata.items()]
         rows = yield from call(partial(self.vectors.checked, given))
-        chunks = yield from call(lambda: [stored(chunk_of(node)) for node in given])
-        parents = yield from call(
-            lambda: [stored(chunk_of(node)) for node in every if PARENT_TYPE in node.metadata.items()]
-        )
+        above = [node for node in every if PARENT_TYPE in node.metadata.items()]
+        chunks = yield from call(lambda: [stored(chunk_of(node, self.metadata_mode)) for node in given])
+        parents = yield from call(lambda: [stored(chunk_of(node, self.metadata_mode)) for node in above])
         yield from self.vectors.adding(given, chunks, call)
         yield from call(partial(self.base.add, chunks, rows, parents=parents))
         return [node.node_id for node in nodes]

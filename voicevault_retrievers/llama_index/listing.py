@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode, Document
+from llama_index.core.schema import BaseNode, Document, MetadataMode
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
@@ -44,30 +44,32 @@ def nodes_of(
 
 
 def copied(
-    source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None = None
+    source: VectorStoreIndex | BasePydanticVectorStore,
+    docstore: BaseDocumentStore | None = None,
+    mode: MetadataMode = MetadataMode.EMBED,
 ) -> tuple[CopiedIndex, list[Chunk]]:
     """A store or an index as the source of a copy, and the chunks to copy. Raises as `nodes_of`.
 
-    Where the store lists its nodes, they are looked up in the store. Otherwise they are looked up in the docstore, as
-    long as the store, or its index, has their ids.
+    `mode` says which metadata of a node are its header. Where the store lists its nodes, they are looked up in the
+    store. Otherwise they are looked up in the docstore, as long as the store, or its index, has their ids.
     """
     _check(source)
     store, held = _store_of(source), _docstore_of(source, docstore)
     listing = _listed(store)
-    chunks = chunks_of(_nodes(source, store, listing, docstore))
+    chunks = chunks_of(_nodes(source, store, listing, docstore), mode)
 
     def known() -> Collection[str]:
         return _known(source, store)
 
     def from_docstore(ids: Sequence[str]) -> list[Chunk]:
-        there = known() if listing is None else {chunk.id for chunk in _stored(store, ids)}
-        return [] if held is None else _held(held, [one for one in ids if one in there])
+        there = known() if listing is None else {chunk.id for chunk in _stored(store, ids, mode)}
+        return [] if held is None else _held(held, [one for one in ids if one in there], mode)
 
     return CopiedIndex(
         type(store).__name__,
         store,
-        lambda: chunks_of(nodes_of(source, docstore)),
-        partial(_stored, store) if listing is not None and docstore is None else from_docstore,
+        lambda: chunks_of(nodes_of(source, docstore), mode),
+        partial(_stored, store, mode=mode) if listing is not None and docstore is None else from_docstore,
         known if listing is None else None,
     ), chunks
 
@@ -158,14 +160,14 @@ def _known(source: VectorStoreIndex | BasePydanticVectorStore, store: BasePydant
     return dict.fromkeys(source.index_struct.nodes_dict.values()) if isinstance(source, VectorStoreIndex) else ()
 
 
-def _stored(store: BasePydanticVectorStore, ids: Sequence[str]) -> list[Chunk]:
+def _stored(store: BasePydanticVectorStore, ids: Sequence[str], mode: MetadataMode) -> list[Chunk]:
     """The chunks of a store with these ids, awaited where an async search uses an async store."""
     coroutine = partial(store.aget_nodes, list(ids)) if awaits(store, "aget_nodes") else None
     nodes = call_or_await(partial(store.get_nodes, list(ids)), coroutine)
-    return [chunk_of(node.model_copy(update={"embedding": None})) for node in nodes]
+    return [chunk_of(node.model_copy(update={"embedding": None}), mode) for node in nodes]
 
 
-def _held(docstore: BaseDocumentStore, ids: Sequence[str]) -> list[Chunk]:
+def _held(docstore: BaseDocumentStore, ids: Sequence[str], mode: MetadataMode) -> list[Chunk]:
     """The chunks of a docstore with these ids; a docstore that has only async methods is awaited."""
     wanted = list(ids)
     found = call_or_await(
@@ -173,7 +175,7 @@ def _held(docstore: BaseDocumentStore, ids: Sequence[str]) -> list[Chunk]:
         partial(docstore.aget_nodes, wanted, raise_error=False),
         waits=False,
     )
-    return [chunk_of(node) for node in found]
+    return [chunk_of(node, mode) for node in found]
 
 
 def _overlapping(ids: Sequence[str], docstore: BaseDocumentStore) -> list[BaseNode]:

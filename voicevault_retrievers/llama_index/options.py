@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from llama_index.core.bridge.pydantic import BaseModel, ValidationError
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import IndexNode
+from llama_index.core.schema import IndexNode, MetadataMode
 
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -67,6 +67,7 @@ class CommonOptions(TypedDict, total=False):
     object_map: dict[str, Any] | None
     objects: list[IndexNode] | None
     verbose: bool
+    metadata_mode: MetadataMode
 
 
 class RetrieverOptions(CommonOptions, total=False):
@@ -81,6 +82,11 @@ class LoneOptions(RetrieverOptions, total=False):
 
     timeout: float | None
     on_error: OnError
+
+
+def mode_in(options: Mapping[str, Any]) -> MetadataMode:
+    """The metadata of nodes that are indexed before their text: the option `metadata_mode`, else those to embed."""
+    return MetadataMode(options.get("metadata_mode", MetadataMode.EMBED))
 
 
 def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any] | None = None) -> None:

@@ -26,7 +26,7 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import chunks_of, stored
 from voicevault_retrievers.llama_index.models import as_embedder, store_model
-from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, refuse
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 COLLECTION = "voicevault"
@@ -71,7 +71,7 @@ class VectorRetriever(PipelineRetriever):
         collection_name: str = COLLECTION,
         **options: Unpack[LoneOptions],
     ) -> V:
-        """A retriever over nodes, whose bare text is embedded now: exact in memory, or in Chroma in `persist_dir`.
+        """A retriever over nodes, which are embedded now: exact in memory, or in Chroma in `persist_dir`.
 
         Equal nodes are indexed once. They are added to a collection that exists already. Raises ConfigError for a node
         that cannot be stored on disk.
@@ -80,10 +80,10 @@ class VectorRetriever(PipelineRetriever):
         embedder = as_embedder(embed_model)
         index: VectorIndex
         if persist_dir is None:
-            index = MemoryVectors.build(chunks_of(nodes), embedder)
+            index = MemoryVectors.build(chunks_of(nodes, mode_in(options)), embedder)
         else:
             index = ChromaVectors.open(persist_dir, collection_name)
-            index.add(map(stored, chunks_of(nodes)), embedder)
+            index.add(map(stored, chunks_of(nodes, mode_in(options))), embedder)
         return cls(index, embedder if embed_model is None else embed_model, **options)
 
     @classmethod

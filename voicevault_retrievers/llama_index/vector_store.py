@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.simple import DEFAULT_VECTOR_STORE, NAMESPACE_SEP
 from llama_index.core.vector_stores.types import (
     DEFAULT_PERSIST_DIR,
@@ -61,7 +61,8 @@ class HybridVectorStore(BasePydanticVectorStore):
     query returns only nodes that matched, at most `similarity_top_k`; `hybrid_top_k` replaces that number in `hybrid`,
     and `sparse_top_k` in `sparse` and `text_search`. In `hybrid` each channel contributes 100 candidates, or the larger
     of `similarity_top_k` and `sparse_top_k` where that is more; keywords contribute at most `sparse_top_k`, where it is
-    given. `fusion` is AdaptiveSum() by default.
+    given. `fusion` is AdaptiveSum() by default. `metadata_mode` says which metadata are indexed before a
+    node's text: by default those that LlamaIndex embeds.
     """
 
     stores_text: bool = True
@@ -72,7 +73,12 @@ class HybridVectorStore(BasePydanticVectorStore):
     _kept: HybridNodes = PrivateAttr()
 
     def __init__(
-        self, base: KnowledgeBase, *, dense: BasePydanticVectorStore | None = None, fusion: Method | None = None
+        self,
+        base: KnowledgeBase,
+        *,
+        dense: BasePydanticVectorStore | None = None,
+        fusion: Method | None = None,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
     ) -> None:
         super().__init__()  # type: ignore[call-arg]  # mypy overlooks that stores_text has a default here
         if not isinstance(base, KnowledgeBase):
@@ -80,7 +86,8 @@ class HybridVectorStore(BasePydanticVectorStore):
         _check_store(dense)
         self._base = base
         self._dense = dense
-        self._kept = HybridNodes(base, OwnVectors(base) if dense is None else WrappedVectors(dense, base), fusion)
+        vectors = OwnVectors(base) if dense is None else WrappedVectors(dense, base)
+        self._kept = HybridNodes(base, vectors, fusion, MetadataMode(metadata_mode))
 
     @classmethod
     def open(
@@ -93,6 +100,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         language: str | None = "auto",
         analyzer: SavedAnalyzer | None = None,
         fusion: Method | None = None,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **options: Any,
     ) -> S:
         """Open the knowledge base that a name under `root`, or a Path, stands for; create it where there is none.
@@ -115,7 +123,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         if dense is None:
             embedder = as_embedder(embed_model) if vacant(folder) else _known(folder, embed_model)
         opened = KnowledgeBase.open_or_create(folder, analyzer=chosen, embedder=embedder, **options)
-        return cls(opened, dense=dense, fusion=fusion)
+        return cls(opened, dense=dense, fusion=fusion, metadata_mode=metadata_mode)
 
     @classmethod
     async def aopen(cls: type[S], base: str | Path, **options: Any) -> S:

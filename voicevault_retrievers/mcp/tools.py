@@ -122,7 +122,7 @@ def _place(chunk: Chunk) -> tuple[int, str]:
 
 
 def _hit(chunk: Chunk, offer: Offer, context: str | None = None) -> Hit:
-    return Hit(Chunk(chunk.id, chunk.text, chunk.parent_id, chunk.metadata, offer.name), context=context)
+    return Hit(replace(chunk, kb=offer.name), context=context)
 
 
 Answer: TypeAlias = "tuple[str, BaseModel]"

@@ -200,7 +200,7 @@ class CrossEncoderRerank(Stage):
 
     def _groups(self, query: Query, ranking: Ranking, scores: Sequence[float]) -> Iterator[list[str]]:
         """Yield groups of passages in order, until `scores`, which the caller extends, are enough."""
-        passages = self._read(query.text, [hit.chunk.text for hit in ranking.hits[: self._count(ranking)]])
+        passages = self._read(query.text, [hit.chunk.indexed_text for hit in ranking.hits[: self._count(ranking)]])
         stops = self.top_k is not None or (self.timeout is not None and self.overtime == "stop")
         size = min(AT_ONCE, self.batch_size) if stops else self.batch_size
         for start in range(0, len(passages), size):

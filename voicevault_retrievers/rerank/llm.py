@@ -121,7 +121,7 @@ class LLMRerank(Stage):
         return [slice(start, start + size) for start in starts]
 
     def _asked(self, query: Query, hits: Sequence[Hit]) -> str:
-        passages = _fitted([hit.chunk.text[: self.max_chars] for hit in hits])
+        passages = _fitted([hit.chunk.indexed_text[: self.max_chars] for hit in hits])
         return filled(
             self.prompt,
             query=_json(query.text),

@@ -85,7 +85,7 @@ class MaxSimRerank(Stage):
         (asked,) = self._embedded(embed, [query.text])
         if not len(asked):
             return ranking.failing(Failure(self.name, "NoTokens", "the query has no token to compare", degrades=False))
-        passages = [hit.chunk.text[: self.max_chars] for hit in ranking.hits[: self.depth]]
+        passages = [hit.chunk.indexed_text[: self.max_chars] for hit in ranking.hits[: self.depth]]
         return rescored(ranking, self.name, [self._score(asked, tokens) for tokens in self._tokens(passages)])
 
     def warm_up(self) -> None:

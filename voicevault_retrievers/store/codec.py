@@ -17,8 +17,8 @@ from voicevault_retrievers.errors import ConfigError
 class Limits:
     """The limits on a chunk; a larger one is refused.
 
-    `text` counts characters, `metadata` the bytes of its JSON, `keys` the keys of the outermost object, `depth` how
-    deep lists and dicts nest in it, `id` the bytes of an id (and of a parent's id).
+    `text` counts the characters of header and text, `metadata` the bytes of its JSON, `keys` the keys of the outermost
+    object, `depth` how deep lists and dicts nest in it, `id` the bytes of an id (and of a parent's id).
     """
 
     text: int = 1_000_000
@@ -39,10 +39,10 @@ class Limits:
             size = len(value.encode("utf-8", "surrogatepass"))
             if size > self.id:
                 raise ConfigError(f"the {name} {value[:40]!r}... has {size} bytes, more than {self.id}: shorten it")
-        if len(chunk.text) > self.text:
+        if len(chunk.indexed_text) > self.text:
             raise ConfigError(
-                f"the text of chunk {chunk.id!r} has {len(chunk.text)} characters, more than {self.text}: split it, or "
-                "open the knowledge base with limits=Limits(text=...)"
+                f"the text of chunk {chunk.id!r} has {len(chunk.indexed_text)} characters with its header, more than "
+                f"{self.text}: split it, or open the knowledge base with limits=Limits(text=...)"
             )
         if len(chunk.metadata) > self.keys:
             raise ConfigError(
@@ -85,7 +85,7 @@ def _inside(value: Any) -> list[Any]:
 def encode(chunk: Chunk) -> bytes:
     """The line of a chunk, pure ASCII; ConfigError where the metadata cannot be kept as JSON."""
     try:
-        line = json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata], allow_nan=False)
+        line = json.dumps([chunk.id, chunk.text, chunk.parent_id, chunk.metadata, chunk.header], allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"the metadata of chunk {chunk.id!r} cannot be kept as JSON ({error}): use strings, finite numbers, "
@@ -96,8 +96,8 @@ def encode(chunk: Chunk) -> bytes:
 
 def decode(line: bytes, kb: str) -> Chunk:
     """The chunk of a line, in knowledge base `kb`."""
-    chunk_id, text, parent_id, metadata = json.loads(line)
-    return Chunk(chunk_id, text, parent_id, metadata, kb)
+    chunk_id, text, parent_id, metadata, header = json.loads(line)
+    return Chunk(chunk_id, text, parent_id, metadata, kb, header)
 
 
 def own(chunk: Chunk) -> Chunk:
@@ -108,9 +108,13 @@ def own(chunk: Chunk) -> Chunk:
 
 def same(one: Chunk, other: Chunk | None) -> bool:
     """Whether two chunks are equal in all that is stored; `true` and `1` differ, as they do for a filter."""
-    if other is None or (one.id, one.text, one.parent_id) != (other.id, other.text, other.parent_id):
+    if other is None or _fields(one) != _fields(other):
         return False
     return _alike(one.metadata, other.metadata)
+
+
+def _fields(chunk: Chunk) -> tuple[str | None, ...]:
+    return chunk.id, chunk.text, chunk.parent_id, chunk.header
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -206,7 +206,7 @@ def _fresh(snapshot: Snapshot) -> Iterator[SearchedPart]:
     """The chunks and parents of the log, where there are any, with postings built for them."""
     if snapshot.tail or snapshot.tail_parents:
         chunks = [logged.chunk for logged in snapshot.ordered]
-        documents = snapshot.analyzer.analyse([chunk.text for chunk in chunks])
+        documents = snapshot.analyzer.analyse([chunk.indexed_text for chunk in chunks])
         parents = Rows.of(snapshot.tail_parents.values())
         rows = Rows(chunks)
         yield SearchedPart(rows, snapshot.vectors, lambda: IndexSegment(rows, build(documents)), parents)

@@ -161,13 +161,13 @@ class Prepared:
         return rows
 
     def prepare(self, snapshot: Snapshot, chunks: Sequence[Chunk], progress: Progress | None) -> None:
-        """Make the missing vectors; a chunk whose text the snapshot has under its id takes the stored vector."""
+        """Make the missing vectors; a chunk that the snapshot has with this text takes the stored vector."""
         if snapshot.manifest.embedder is None:
             return
         new: list[Chunk] = []
         for chunk in chunks:
             old = None if chunk.id in self._rows else self.present(snapshot, chunk.id)
-            if old is not None and old.text == chunk.text:
+            if old is not None and old.indexed_text == chunk.indexed_text:
                 self._rows[chunk.id] = snapshot.vector(chunk.id)
             elif chunk.id not in self._rows:
                 new.append(chunk)

@@ -171,7 +171,13 @@ def _notes(questions: Snapshot) -> Iterator[Chunk]:
 
 
 def _fields(chunk: Chunk) -> dict[str, Any]:
-    return {"id": chunk.id, "text": chunk.text, "parent_id": chunk.parent_id, "metadata": chunk.metadata}
+    return {
+        "id": chunk.id,
+        "text": chunk.text,
+        "parent_id": chunk.parent_id,
+        "metadata": chunk.metadata,
+        "header": chunk.header,
+    }
 
 
 def _save(path: Path, lines: Iterable[bytes]) -> None:

@@ -181,9 +181,10 @@ class Exported:
             _check(held, **{field.name: str for field in fields(Source)})
             return kind, Source(**held), None
         vector = {"vector": str} if kind in ("chunk", "question") and self.header.vectors else {}
-        _check(held, id=str, text=str, parent_id=str | None, metadata=dict, **vector)
+        _check(held, id=str, text=str, parent_id=str | None, metadata=dict, header=str, **vector)
         limits = _of_questions(self._limits) if kind in QUESTION_KINDS else self._limits
-        (chunk,) = codec.kept([Chunk(held["id"], held["text"], held["parent_id"], held["metadata"])], "", limits)
+        given = Chunk(held["id"], held["text"], held["parent_id"], held["metadata"], header=held["header"])
+        (chunk,) = codec.kept([given], "", limits)
         return kind, chunk, self._row(held["vector"]) if vector else None
 
     def _row(self, encoded: str) -> Vector:

@@ -129,6 +129,7 @@ def update(
     max_chars: int = 900,
     parents: int | None = None,
     children: int = CHILD_CHARS,
+    headers: bool = True,
     prune: Prune | None = None,
     progress: Progress | None = None,
     embedding: Progress | None = None,
@@ -138,8 +139,9 @@ def update(
 
     Whole files are committed, about every thousand chunks: after an interruption, the next call resumes there. Chunks
     have at most `max_chars` characters; or, with `parents`, they are children of parents of that size, which are stored
-    too (see `documents.split_families`). A file that was read before keeps its name. `prune` "gone" removes files that
-    were read from these paths and are no longer on disk; "others" removes all files that are not among these.
+    too (see `documents.split_families`). Without `headers`, titles and headings are not indexed before each chunk. A
+    file that was read before keeps its name. `prune` "gone" removes files that were read from these paths and are no
+    longer on disk; "others" removes all files that are not among these.
 
     `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and more.
     Raises DocumentError for a path that does not exist (unless it was read before and `prune` is not "others"),
@@ -147,8 +149,8 @@ def update(
     """
     given, known = several(paths), kb.sources
     found, skipped = scan(given, known, gone=prune != "others")
-    sizes = {"max_chars": max_chars, "parents": parents, "children": children}
-    run = _Run(kb, known, sizes, prune, Watched(found, skipped, embedding, observe))
+    split = {"max_chars": max_chars, "parents": parents, "children": children, "headers": headers}
+    run = _Run(kb, known, split, prune, Watched(found, skipped, embedding, observe))
     for _ in skipped:
         metrics.file("skipped")
     for done, file in enumerate(found, 1):
@@ -171,6 +173,7 @@ def outdated(
     max_chars: int = 900,
     parents: int | None = None,
     children: int = CHILD_CHARS,
+    headers: bool = True,
 ) -> bool:
     """Whether these files differ from those that were read.
 
@@ -178,7 +181,7 @@ def outdated(
     """
     given, known = several(paths), kb.sources
     found, _ = scan(given, known, gone=False)
-    made = recipe(max_chars=max_chars, parents=parents, children=children)
+    made = recipe(max_chars=max_chars, parents=parents, children=children, headers=headers)
     return bool(_gone(given, known, found, "others")) or any(
         _changed(file, known.get(file.name), made, "others") for file in found
     )
@@ -191,13 +194,13 @@ class _Run:
         self,
         kb: KnowledgeBase,
         known: Mapping[str, Source],
-        sizes: Mapping[str, Any],
+        splitting: Mapping[str, Any],
         prune: Prune | None,
         watched: Watched,
     ) -> None:
         self._kb = kb
         self._known = known
-        self._sizes = sizes
+        self._splitting = splitting
         self._prune = prune
         self._watched = watched
         self._sources: list[Source] = []
@@ -209,7 +212,7 @@ class _Run:
     def take(self, file: File) -> None:
         """Read a file if it has changed; commit when enough chunks are pending."""
         self._watched.begins(file)
-        made = recipe(**self._sizes)
+        made = recipe(**self._splitting)
         try:
             source = _changed(file, self._known.get(file.name), made, self._prune)
             split = self._split(file) if source else Split(())
@@ -240,7 +243,7 @@ class _Run:
 
     def _split(self, file: File) -> Split:
         with metrics.IngestClock("read"):
-            return file.split(**self._sizes)
+            return file.split(**self._splitting)
 
 
 def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:

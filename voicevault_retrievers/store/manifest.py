@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from voicevault_retrievers.core.types import INDEXED_TEXT
 from voicevault_retrievers.dense.int8 import Gate
 from voicevault_retrievers.errors import IncompatibleIndexError
 from voicevault_retrievers.store import files
@@ -98,7 +99,8 @@ class Manifest:
     """The present content of a knowledge base.
 
     `id` distinguishes the base from another that replaced it; `generation` numbers what is written. `vectors` says how
-    vectors are searched. `sources` names the file of the sources as of the start of the log.
+    vectors are searched. `sources` names the file of the sources as of the start of the log. `indexed_text` says what
+    of a chunk is indexed.
     """
 
     id: str
@@ -110,6 +112,7 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
     vectors: VectorSearch = "exact"
     sources: NamedFile | None = None
+    indexed_text: str = INDEXED_TEXT
 
     @classmethod
     def first(cls, analyzer: SavedAnalyzer, embedder: EmbedderEntry | None, vectors: VectorSearch) -> Manifest:
@@ -140,7 +143,7 @@ def read(folder: Path) -> Manifest:
     """
     path = folder / NAME
     body = files.read_json(path)
-    if body.pop("format") != FORMAT:
+    if body.pop("format") != FORMAT or body.get("indexed_text") != INDEXED_TEXT:
         raise IncompatibleIndexError(
             f"{path} is of a format newer than {FORMAT}, the newest known here: update voicevault-retrievers, or index "
             "the documents again with this version"

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import execute
 from voicevault_retrievers.core.execution.plan import Plan
-from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, ranked
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, ranked
 from voicevault_retrievers.fusion.fuse import DEPTH
 
 
@@ -70,8 +70,9 @@ class MergedBases(Channel):
 
     def _voted(self, rank: int, hit: Hit) -> Hit:
         (own,) = hit.votes
-        vote = Vote(self.name, rank, hit.score, query=own.query, terms=own.terms, parts=(own,), kind=self.kind)
-        return replace(hit, votes=(vote,))
+        return replace(
+            hit, votes=(replace(own, stage=self.name, rank=rank, score=hit.score, parts=(own,), kind=self.kind),)
+        )
 
     def __repr__(self) -> str:
         return f"MergedBases({self.groups!r})"

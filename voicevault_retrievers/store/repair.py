@@ -94,7 +94,7 @@ def _check(folder: Path, entry: SegmentEntry) -> None:
 def _part(folder: Path, entry: SegmentEntry, analyzer: SavedAnalyzer) -> SearchedPart:
     own = folder / entry.name
     chunks = _chunks(own / "chunks.jsonl", folder.name)
-    postings = build(analyzer.analyse(Lazy(len(chunks), lambda at: chunks[at].text)))
+    postings = build(analyzer.analyse(Lazy(len(chunks), lambda at: chunks[at].indexed_text)))
     vectors = np.load(own / "vectors.npy", mmap_mode="r") if "vectors.npy" in entry.files else None
     parents = None
     if entry.parents:

@@ -262,7 +262,7 @@ class Snapshot:
         new = [logged for logged in self.ordered if logged not in self.before.came]
         if not new:
             return self.before
-        analyzed = self.analyzer.analyse([logged.chunk.text for logged in new])
+        analyzed = self.analyzer.analyse([logged.chunk.indexed_text for logged in new])
         came = {**self.before.came, **{logged: self.before.terms.came + at for at, logged in enumerate(new)}}
         documents = (analyzed.document(at) for at in range(len(new)))
         return PendingTerms(self.before.terms.extended(documents, ()), came)

@@ -19,7 +19,9 @@ from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
 
 def parent_of(parent_id: str, value: Any) -> Chunk | None:
-    """The parent in a stored value: JSON (text or bytes) or a mapping, with `text`, and optionally `metadata`.
+    """The parent in a stored value: JSON (text or bytes) or a mapping, with `text`.
+
+    `metadata` and `header` are optional.
 
     The argument `parent_id` is the parent's own id, from the store's key; the value's `parent_id` is that of its
     parent. None for an invalid value.
@@ -27,19 +29,20 @@ def parent_of(parent_id: str, value: Any) -> Chunk | None:
     told = value if isinstance(value, Mapping) else _json(value)
     if not isinstance(told, Mapping) or not isinstance(told.get("text"), str):
         return None
-    above, metadata = told.get("parent_id"), told.get("metadata")
+    above, metadata, header = told.get("parent_id"), told.get("metadata"), told.get("header")
     return Chunk(
         parent_id,
         told["text"],
         above if isinstance(above, str) and above else None,
         metadata if isinstance(metadata, Mapping) else {},
+        header=header if isinstance(header, str) else "",
     )
 
 
 def json_of(parent: Chunk, count_tokens: TokenCounter = estimate_tokens) -> str:
     """The stored JSON of a parent. Raises ConfigError where its metadata are not JSON values."""
-    above = {} if parent.parent_id is None else {"parent_id": parent.parent_id}
-    told = {"id": parent.id, "text": parent.text, "token_count": count_tokens(parent.text), **above}
+    others = {key: value for key, value in (("parent_id", parent.parent_id), ("header", parent.header)) if value}
+    told = {"id": parent.id, "text": parent.text, "token_count": count_tokens(parent.text), **others}
     try:
         return json.dumps({**told, "metadata": dict(parent.metadata)}, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -63,6 +63,8 @@ def packed(chunk: Chunk, digest: str = "") -> dict[str, Any]:
     own = {key: value for key, value in chunk.metadata.items() if _comparable(key, value)}
     rest = {key: value for key, value in chunk.metadata.items() if key not in own}
     private = {"digest": digest, "parent_id": chunk.parent_id, "metadata": rest, "keys": list(own)}
+    if chunk.header:
+        private["header"] = chunk.header
     if text_of(chunk) != chunk.text:
         private["text"] = chunk.text
     others = {OTHERS_KEY: True} if any(_may_pass(value) for value in rest.values()) else {}
@@ -80,7 +82,9 @@ def unpacked(key: str, text: str | None, row: Mapping[str, Any] | None, kb: str)
     private = private_of(key, row, kb)
     own = {name: (row or {})[name] for name in private["keys"]}
     metadata = {**own, **private["metadata"]}
-    return Chunk(id_of(key), private.get("text", text or ""), private["parent_id"], metadata, kb)
+    return Chunk(
+        id_of(key), private.get("text", text or ""), private["parent_id"], metadata, kb, private.get("header", "")
+    )
 
 
 def private_of(key: str, row: Mapping[str, Any] | None, kb: str) -> Mapping[str, Any]:
@@ -119,7 +123,7 @@ def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
     part: list[Record] = []
     size = 0
     for record in records:
-        own = 6 * len(record.chunk.text) + sum(len(term) + 8 for term in record.terms) * 2
+        own = 6 * len(record.chunk.indexed_text) + sum(len(term) + 8 for term in record.terms) * 2
         own += 0 if record.vector is None else 22 * len(record.vector)
         if part and size + own > MOST_BYTES:
             yield part

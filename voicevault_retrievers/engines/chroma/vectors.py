@@ -178,7 +178,8 @@ def _packed(chunk: Chunk) -> dict[str, Any]:
     own = {key: chunk.metadata[key] for key in keys if _comparable(chunk.metadata[key])}
     rest = {key: value for key, value in chunk.metadata.items() if key not in own}
     try:
-        private = json.dumps({"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest}, ensure_ascii=False)
+        told = {"parent_id": chunk.parent_id, "kb": chunk.kb, "metadata": rest, "header": chunk.header}
+        private = json.dumps(told, ensure_ascii=False)
     except TypeError as error:
         raise ConfigError(
             f"the metadata of chunk {chunk.id!r} cannot be kept as JSON ({error}): use strings, numbers, booleans, "
@@ -197,7 +198,12 @@ def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | Non
     private = json.loads(own.pop(PRIVATE_KEY, "{}"))
     own.pop(OTHERS_KEY, None)
     return Chunk(
-        chunk_id, text or "", private.get("parent_id"), {**own, **private.get("metadata", {})}, private.get("kb", "")
+        chunk_id,
+        text or "",
+        private.get("parent_id"),
+        {**own, **private.get("metadata", {})},
+        private.get("kb", ""),
+        private.get("header", ""),
     )
 
 

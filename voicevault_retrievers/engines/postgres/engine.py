@@ -190,15 +190,15 @@ class PostgresEngine(Engine):
         return int(count)
 
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
-        text = "SELECT id, text, parent_id, metadata::text FROM {parents} WHERE id = ANY (%(ids)s::text[])"
+        text = "SELECT id, text, header, parent_id, metadata::text FROM {parents} WHERE id = ANY (%(ids)s::text[])"
         text = text if parents else text.replace("{parents}", "{chunks}")
         rows = yield from self._ask(text, ids=[escaped(one) for one in ids])
         return {chunk.id: chunk for chunk in (self._chunk(row) for row in rows)}
 
     def _chunk(self, row: Sequence[Any]) -> Chunk:
-        chunk_id, text, parent_id, metadata = row[:4]
+        chunk_id, text, header, parent_id, metadata = row[:5]
         above = None if parent_id is None else unescaped(parent_id)
-        return Chunk(unescaped(chunk_id), unescaped(text), above, metadata_of(metadata), self.name)
+        return Chunk(unescaped(chunk_id), unescaped(text), above, metadata_of(metadata), self.name, unescaped(header))
 
     def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
         text = "SELECT id, digest FROM {chunks} WHERE id > %(after)s::text ORDER BY id LIMIT %(limit)s"
@@ -213,7 +213,7 @@ class PostgresEngine(Engine):
         rows = yield from self._rows(tables, partial(made, exact=exact), passing)
         if not exact and len(rows) < k:
             rows = yield from self._rows(tables, partial(made, exact=True), passing)
-        return [Found(self._chunk(row), row[4]) for row in rows]
+        return [Found(self._chunk(row), row[5]) for row in rows]
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
         recipe, tables = self._recipe, self.tables
@@ -228,7 +228,7 @@ class PostgresEngine(Engine):
             yield from self._checking(tables)  # another collection's analyzer may find terms
             return []
         rows = yield from self._rows(tables, partial(statements.keywords, tables, asked, k), asked.where, asked.require)
-        return [KeywordHit(self._chunk(row), row[4], tuple(forms[at] for at in row[5])) for row in rows]
+        return [KeywordHit(self._chunk(row), row[5], tuple(forms[at] for at in row[6])) for row in rows]
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         tables = self.tables
@@ -272,10 +272,10 @@ class PostgresEngine(Engine):
         exact = self.exact or not self._indexed
         made = partial(statements.fused, tables, words, vector, depth)
         rows = yield from self._rows(tables, partial(made, exact=exact), words.where, words.require)
-        if not exact and (not rows or rows[0][10] < depth.near):
+        if not exact and (not rows or rows[0][11] < depth.near):
             rows = yield from self._rows(tables, partial(made, exact=True), words.where, words.require)
         return [
-            FusedRow(self._chunk(row), row[4], tuple(forms[at] for at in row[5]), ((row[6], row[7]), (row[8], row[9])))
+            FusedRow(self._chunk(row), row[5], tuple(forms[at] for at in row[6]), ((row[7], row[8]), (row[9], row[10])))
             for row in rows
         ]
 

@@ -85,13 +85,14 @@ class ServerFused(Fused):
             (weights["bm25"], weights["dense"]),
         )
         rows = yield from self._engine.fusing(asked, vectors[0], depth, query.require)
-        return Ranking(tuple(self._hit(wording.text, asked.words(row.forms), weights, row) for row in rows))
+        return Ranking(tuple(self._hit(wording.text, asked, weights, row) for row in rows))
 
-    def _hit(self, text: str, words: tuple[str, ...], weights: Mapping[str, float], row: FusedRow) -> Hit:
+    def _hit(self, text: str, asked: AskedWording, weights: Mapping[str, float], row: FusedRow) -> Hit:
         votes = []
-        for name, (rank, own), terms in zip(BOTH, row.ranks, (words, ()), strict=True):
+        words, in_header = asked.words(row.forms), asked.header_words(row.chunk.header)
+        for name, (rank, own), terms, above in zip(BOTH, row.ranks, (words, ()), (in_header, ()), strict=True):
             if rank is not None:
                 part = weights[name] / (self.method.k + rank)  # type: ignore[attr-defined]  # as above
                 kind = self.channels[name].kind
-                votes.append(Vote(name, rank, own, weights[name], part, query=text, terms=terms, kind=kind))
+                votes.append(Vote(name, rank, own, weights[name], part, text, terms, kind=kind, header_terms=above))
         return Hit(row.chunk, row.score, tuple(votes))

@@ -105,7 +105,7 @@ _KNOWN = "(SELECT recipe FROM {collections} WHERE name = %(collection)s) IS NOT 
 
 _FOUND = """
 WITH {scored}, {best}
-SELECT c.id, c.text, c.parent_id, c.metadata::text, best.score, {forms}, {known}
+SELECT c.id, c.text, c.header, c.parent_id, c.metadata::text, best.score, {forms}, {known}
 FROM best JOIN {chunks} c ON c.ordinal = best.chunk
 ORDER BY best.score DESC, c.id LIMIT %(k)s
 """
@@ -146,7 +146,7 @@ FROM {chunks} c WHERE {passing} ORDER BY c.embedding {product} %(vector)s::{vect
 
 _NEAREST = """
 WITH near AS MATERIALIZED ({near})
-SELECT c.id, c.text, c.parent_id, c.metadata::text, near.score, {known}
+SELECT c.id, c.text, c.header, c.parent_id, c.metadata::text, near.score, {known}
 FROM near JOIN {chunks} c ON c.ordinal = near.chunk ORDER BY near.score DESC, c.id
 """
 
@@ -169,8 +169,8 @@ fused AS (
             + coalesce(%(near_weight)s::float8 / (%(rrf)s::float8 + vectors.rank), 0) AS score
     FROM words FULL JOIN vectors USING (chunk)
 )
-SELECT c.id, c.text, c.parent_id, c.metadata::text, fused.score, {forms}, word_rank, word_score, near_rank, near_score,
-    (SELECT count(*) FROM near), {known}
+SELECT c.id, c.text, c.header, c.parent_id, c.metadata::text, fused.score, {forms}, word_rank, word_score, near_rank,
+    near_score, (SELECT count(*) FROM near), {known}
 FROM fused JOIN {chunks} c ON c.ordinal = fused.chunk
 ORDER BY fused.score DESC, c.id LIMIT %(wanted)s
 """
@@ -213,7 +213,7 @@ def languages(tables: Tables, counting: Filter | None) -> SqlStatement:
 
 
 def nearest(tables: Tables, vector: Vector, k: int, passing: Filter | None, *, exact: bool) -> SqlStatement:
-    """The nearest chunks, as rows of id, text, parent, metadata and score.
+    """The nearest chunks, as rows of id, text, header, parent, metadata and score.
 
     In this and the other search statements, the last column says whether the collection is the one that `tables` knows.
     """
@@ -230,7 +230,7 @@ def vectors(tables: Tables, ids: list[str]) -> SqlStatement:
 
 
 def keywords(tables: Tables, asked: Keywords, k: int) -> SqlStatement:
-    """The best chunks by keywords, as rows of id, text, parent, metadata, score and the numbers of their forms."""
+    """The best chunks by keywords: rows of id, text, header, parent, metadata, score and the numbers of their forms."""
     scored, parameters = _scored(tables, asked)
     parts = {"scored": scored, "best": _best(tables, asked), "forms": tables.sql(_FORMS), "known": tables.sql(_KNOWN)}
     return SqlStatement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})

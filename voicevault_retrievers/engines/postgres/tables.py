@@ -87,6 +87,7 @@ CREATE TABLE {chunks} (
     ordinal bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text COLLATE "C" NOT NULL UNIQUE,
     text text NOT NULL,
+    header text NOT NULL,
     parent_id text COLLATE "C",
     metadata jsonb NOT NULL,
     digest text NOT NULL,
@@ -105,6 +106,7 @@ CREATE TABLE {totals} (slot integer PRIMARY KEY, chunks bigint NOT NULL, length 
 CREATE TABLE {parents} (
     id text COLLATE "C" PRIMARY KEY,
     text text NOT NULL,
+    header text NOT NULL,
     parent_id text COLLATE "C",
     metadata jsonb NOT NULL
 );

@@ -39,20 +39,24 @@ _NUMBERS = """
 SELECT nextval(pg_get_serial_sequence({chunks_name}, 'ordinal')) FROM generate_series(1, %(number)s::integer)
 """
 _CHUNKS = """
-COPY {chunks} (ordinal, id, text, parent_id, metadata, digest, length, languages{embedding}) FROM STDIN (FORMAT BINARY)
+COPY {chunks} (ordinal, id, text, header, parent_id, metadata, digest, length, languages{embedding})
+FROM STDIN (FORMAT BINARY)
 """
 _POSTINGS = "COPY {postings} (term, chunk, frequency, length) FROM STDIN (FORMAT BINARY)"
 _PARENTS = """
-INSERT INTO {parents} (id, text, parent_id, metadata)
-SELECT * FROM unnest(%(ids)s::text[], %(texts)s::text[], %(parents)s::text[], %(metadata)s::jsonb[])
-ON CONFLICT (id) DO UPDATE SET text = excluded.text, parent_id = excluded.parent_id, metadata = excluded.metadata
+INSERT INTO {parents} (id, text, header, parent_id, metadata)
+SELECT * FROM unnest(
+    %(ids)s::text[], %(texts)s::text[], %(headers)s::text[], %(parents)s::text[], %(metadata)s::jsonb[]
+)
+ON CONFLICT (id) DO UPDATE SET text = excluded.text, header = excluded.header, parent_id = excluded.parent_id,
+    metadata = excluded.metadata
 """
 _ORPHANS = """
 DELETE FROM {parents} p WHERE p.id = ANY (%(ids)s::text[])
     AND NOT EXISTS (SELECT FROM {chunks} c WHERE c.parent_id = p.id)
 """
 
-_FIELDS = 8
+_FIELDS = 9
 """The number of fields of a chunk with a vector."""
 
 _INLINE = 7000
@@ -86,6 +90,7 @@ def _row(record: Record, half: bool, known: dict[str, bytes]) -> CopyRow:
     fields = [
         key.encode(),
         escaped(chunk.text).encode(),
+        escaped(chunk.header).encode(),
         None if parent is None else parent.encode(),
         copies.jsonb(metadata_json(chunk.metadata)),
         record.digest.encode(),
@@ -189,6 +194,7 @@ def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], a
             _PARENTS,
             ids=[_id(one.id) for one in parents],
             texts=[escaped(one.text) for one in parents],
+            headers=[escaped(one.header) for one in parents],
             parents=[None if one.parent_id is None else _id(one.parent_id) for one in parents],
             metadata=[metadata_json(one.metadata) for one in parents],
         )

@@ -20,7 +20,7 @@ CHUNK, PARENT, STATE = "chunk", "parent", "state"
 METADATA = "metadata."
 """The path of metadata in the payload."""
 
-TOLD = ["id", "text", "parent", "metadata", "exact"]
+TOLD = ["id", "text", "header", "parent", "metadata", "exact"]
 """The payload fields that a chunk is read from."""
 
 VERSION = "version"
@@ -68,10 +68,11 @@ def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
         "kind": kind,
         "id": _printable(chunk.id),
         "text": _printable(chunk.text),
+        "header": _printable(chunk.header),
         "parent": None if chunk.parent_id is None else _printable(chunk.parent_id),
         "metadata": {key: _told(value) for key, value in chunk.metadata.items() if _printable(key) == key},
     }
-    same = all(map(_survives, (chunk.id, chunk.text, chunk.parent_id, chunk.metadata)))
+    same = all(map(_survives, (chunk.id, chunk.text, chunk.parent_id, chunk.metadata, chunk.header)))
     return told if same else {**told, "exact": codec.encode(chunk).decode("ascii")}
 
 
@@ -97,7 +98,7 @@ def chunk_of(payload: Mapping[str, Any], kb: str) -> Chunk:
     """The chunk of a payload."""
     if "exact" in payload:
         return codec.decode(payload["exact"].encode(), kb)
-    return Chunk(payload["id"], payload["text"], payload["parent"], payload["metadata"], kb)
+    return Chunk(payload["id"], payload["text"], payload["parent"], payload["metadata"], kb, payload["header"])
 
 
 def id_of(payload: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def packed(chunk: Chunk) -> str:
     """A chunk as JSON. Raises ConfigError where its metadata cannot be JSON."""
     body = {"id": chunk.id, "text": chunk.text, "parent_id": chunk.parent_id, "metadata": chunk.metadata}
     try:
-        return as_json({**body, "kb": chunk.kb})
+        return as_json({**body, "kb": chunk.kb, "header": chunk.header})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"the metadata of chunk {chunk.id!r} cannot be kept as JSON ({error}): use strings, numbers, booleans, "
@@ -132,4 +132,4 @@ def as_json(value: Any) -> str:
 def unpacked(text: str) -> Chunk:
     """A chunk from its JSON."""
     body: Mapping[str, Any] = json.loads(text)
-    return Chunk(body["id"], body["text"], body["parent_id"], body["metadata"], body["kb"])
+    return Chunk(body["id"], body["text"], body["parent_id"], body["metadata"], body["kb"], body["header"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 from voicevault_retrievers._support.extras import DISTRIBUTION, require
-from voicevault_retrievers.documents._model import EXTRA, Part
+from voicevault_retrievers.documents._model import EXTRA, HeadingPath, Part
 from voicevault_retrievers.errors import DocumentError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ MAX_PAGES = 20_000
 MAX_RATIO, RATIO_FROM = 200, 64 << 20
 """The largest ratio of drawn data to file size. Pages that share a drawing each count it."""
 
+_NO_TITLE = re.compile(r"(?i)^(untitled|microsoft \w+ - )|\.(docx?|dvi|html?|indd|pdf|pptx?|tex|xlsx?)$")
 _LOCK = Lock()
 
 
 def load_pdf(path: Path) -> list[Part]:
-    """A part per page. Its section is the last title of the outline at or before the page.
+    """A part per page. Its section is the last heading of the outline at or before the page, below the PDF's title.
 
     An outline that cannot be read is ignored. Raises DocumentError for a file that is no PDF, needs a password, has too
     many pages or too much on them, or has pages but no text.
@@ -41,15 +43,17 @@ def load_pdf(path: Path) -> list[Part]:
             texts = [_clean(page.extract_text()) for page in _drawn(reader, path)]
         except pypdf.errors.DependencyError as error:
             raise MissingExtraError(f"{path.name}: {error}: pip install '{DISTRIBUTION}[{EXTRA}]'") from error
-        titles = _titles(reader)
+        title, headings = _title(reader), _headings(reader)
     if not any(text.strip() for text in texts):
         pages = f"{len(texts)} page{'s' * (len(texts) != 1)}"
         raise DocumentError(f"{path.name} has {pages} and no text: it seems to be scanned; run OCR on it first")
-    starts = [page for page, _ in titles]
-    return [
-        Part(text, number, titles[at - 1][1] if (at := bisect_right(starts, number)) else None)
-        for number, text in enumerate(texts, 1)
-    ]
+    starts = [page for page, _ in headings]
+    parts = []
+    for number, text in enumerate(texts, 1):
+        at = bisect_right(starts, number)
+        above, section = (headings[at - 1][1][:-1], headings[at - 1][1][-1]) if at else ((), None)
+        parts.append(Part(text, number, section, above=title + above))
+    return parts
 
 
 @contextmanager
@@ -92,21 +96,37 @@ def _drawn(reader: PdfReader, path: Path) -> Iterator[PageObject]:
         yield page
 
 
-def _titles(reader: PdfReader) -> list[tuple[int, str]]:
-    """The flattened outline: pages from 1, ascending, each with the title that begins there."""
-    errors = require("pypdf", extra=EXTRA).errors
-    found: list[tuple[int, str]] = []
+def _title(reader: PdfReader) -> tuple[str, ...]:
+    """The title in the PDF's metadata; empty where it has none, or a file's name instead."""
     try:
-        todo: list[Any] = list(reversed(reader.outline))
+        title = _clean(str((reader.metadata and reader.metadata.title) or "")).strip()
+    except _unreadable():
+        return ()
+    return (title,) if title and not _NO_TITLE.search(title) else ()
+
+
+def _headings(reader: PdfReader) -> list[tuple[int, tuple[str, ...]]]:
+    """The outline: pages from 1, ascending, each with the heading that begins there below those above it."""
+    found: list[tuple[int, tuple[str, ...]]] = []
+    path = HeadingPath()
+    try:
+        todo: list[tuple[int, Any]] = [(1, entry) for entry in reversed(reader.outline)]
         while todo:
-            entry = todo.pop()
+            level, entry = todo.pop()
             if isinstance(entry, list):
-                todo.extend(reversed(entry))
+                todo.extend((level + 1, inner) for inner in reversed(entry))
             elif (page := reader.get_destination_page_number(entry)) is not None and entry.title:
-                found.append((page + 1, _clean(entry.title).strip()))
-    except (errors.PyPdfError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+                heading = _clean(entry.title).strip()
+                found.append((page + 1, (*path.enter(level, heading), heading)))
+    except _unreadable():
         return []
-    return sorted(found, key=lambda title: title[0])
+    return sorted(found, key=lambda heading: heading[0])
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """What pypdf raises for damaged metadata and outlines."""
+    pypdf_error: type[Exception] = require("pypdf", extra=EXTRA).errors.PyPdfError
+    return pypdf_error, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 
 
 def _clean(text: str) -> str:

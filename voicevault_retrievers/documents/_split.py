@@ -57,9 +57,10 @@ def split(document: Document, *, max_chars: int = 900, overlap: int = 0) -> list
 
 def _with_heading(kind: Splitters, max_chars: int, part: Part, pieces: list[Piece]) -> list[Piece]:
     """The pieces of a part, the first of which goes on behind the part's heading where the heading leaves room."""
-    if len(pieces) < 2 or pieces[0][0] + len(pieces[0][1]) > part.body:
+    below = next((at for at, (start, text) in enumerate(pieces) if start + len(text) > part.body), 0)
+    if below == 0:
         return pieces
-    (start, _), (after, text), *rest = pieces
+    start, (after, text), rest = pieces[0][0], pieces[below], pieces[below + 1 :]
     room = max_chars - (after - start)
     if room < max_chars // 2:
         return pieces

@@ -81,14 +81,14 @@ class _Costs:
     """The seconds of searches, in which each part counts with the time of its first run."""
 
     def __init__(self) -> None:
-        self._first: dict[int, Sequence[float]] = {}
+        self._first: dict[int, tuple[object, Sequence[float]]] = {}  # holding the part keeps its id its own
 
     def of(self, channel: Channel, made: EvaluationRun) -> Sequence[float]:
         seconds: Sequence[float] = made.seconds
         while isinstance(channel, Then | Rewritten):
             part, channel = _added(channel), channel.below
             now = made.parts.get(part.name, (0.0,) * len(seconds))
-            first = self._first.setdefault(id(part), now)
+            _, first = self._first.setdefault(id(part), (part, now))
             seconds = [own + max(0.0, old - new) for own, old, new in zip(seconds, first, now, strict=True)]
         return seconds
 

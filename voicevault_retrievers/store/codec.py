@@ -41,8 +41,9 @@ class Limits:
                 raise ConfigError(f"the {name} {value[:40]!r}... has {size} bytes, more than {self.id}: shorten it")
         if len(chunk.indexed_text) > self.text:
             raise ConfigError(
-                f"the text of chunk {chunk.id!r} has {len(chunk.indexed_text)} characters with its header, more than "
-                f"{self.text}: split it, or open the knowledge base with limits=Limits(text=...)"
+                f"the text of chunk {chunk.id!r} {'with its header ' if chunk.header else ''}has "
+                f"{len(chunk.indexed_text)} characters, more than {self.text}: split it, or open the knowledge base "
+                "with limits=Limits(text=...)"
             )
         if len(chunk.metadata) > self.keys:
             raise ConfigError(

@@ -43,6 +43,7 @@ ODD = [
     Chunk("nul", "before\0after pump", None, {"text": "a\0b", "lines": "a\r\nb\tc\u2028"}),
     Chunk("i" * 1024, "", None, {"": "no key", " ": "blank"}),
     Chunk("blank", " \n ", "plain", {}),
+    Chunk("headed", "its default value", None, {}, header="😀 größe\0 > 'pump'"),
 ]
 
 

@@ -197,12 +197,14 @@ def test_docx_gives_a_part_per_heading_with_tables_in_place(tmp_path: Path) -> N
     own = document.styles.add_style("Own", 1)
     own.base_style = document.styles["Heading 2"]
     document.add_paragraph("Based", style="Own")
+    document.add_paragraph("Below")
     document.save(str(path := tmp_path / "a.docx"))
     assert sections(path) == [
         (None, "Before"),
         ("Preise", "Preise\n\nTee | 3 €\nKäse alt | 4 €\n\nAfter"),
-        ("Based", "Based"),
+        ("Based", "Based\n\nBelow"),
     ]
+    assert [part.above for part in load(path).parts] == [(), (), ("Preise",)]
 
 
 def test_docx_text_in_insertions_controls_and_boxes_is_read_once_and_deleted_text_is_not(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ PRIOR_CHUNKS, PRIOR_LENGTH = 100, 100.0
 OVERSAMPLING = 3.0
 """The number of candidates by quantised vectors that are rescored, as a multiple of k."""
 
-_ASKED = ["id", "text", "parent", "metadata", "exact", "terms", "counts", "length"]
+_ASKED = [*points.TOLD, "terms", "counts", "length"]
 
 
 def models() -> Any:

@@ -74,7 +74,7 @@ def ndcgs(channel: Channel, questions: Sequence[Judged]) -> list[float]:
 def vectors(chunks: Sequence[Chunk], embedder: Embedder) -> ExactVectors:
     """The embeddings of chunks, from the cache where they are there."""
     rows = Rows.of(chunks)
-    matrix = embedded([chunk.text for chunk in rows.chunks], embedder)
+    matrix = embedded([chunk.indexed_text for chunk in rows.chunks], embedder)
     return ExactVectors([VectorPart(rows, matrix)], embedder.dimension)
 
 

@@ -16,7 +16,7 @@ from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
 
-TextOf: TypeAlias = "Callable[[Document], str] | Sequence[str] | None"
+TextOf: TypeAlias = Callable[[Document], str] | Sequence[str] | None
 """What is indexed before a document's text: a function's result, or the values of metadata keys; None for nothing."""
 
 SCORE = "relevance_score"

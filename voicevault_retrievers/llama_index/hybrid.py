@@ -46,7 +46,7 @@ from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.options import CommonOptions, mode_in, refuse
+from voicevault_retrievers.llama_index.options import CommonOptions, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
@@ -106,7 +106,6 @@ class HybridRetriever(ComposedRetriever):
         object_map: dict[str, Any] | None = None,
         objects: list[IndexNode] | None = None,
         verbose: bool = False,
-        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **unknown: Never,
     ) -> None:
         refuse(type(self), unknown)
@@ -125,7 +124,6 @@ class HybridRetriever(ComposedRetriever):
             object_map=object_map,
             objects=objects,
             verbose=verbose,
-            metadata_mode=metadata_mode,
         )
         self.kb_names = several_bases(kb_names)
         self.embed_model = embed_model
@@ -152,6 +150,7 @@ class HybridRetriever(ComposedRetriever):
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         channels: Channels | None = None,
+        metadata_mode: MetadataMode | None = None,
         **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 (`bm25`) and exact vector search (`dense`) over nodes held in memory.
@@ -163,11 +162,13 @@ class HybridRetriever(ComposedRetriever):
         """
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
-        mode = options.setdefault("metadata_mode", MetadataMode.EMBED if chosen is None else MetadataMode.NONE)
+        mode = metadata_mode or (MetadataMode.EMBED if chosen is None else MetadataMode.NONE)
         base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen, mode)
         wanted = _wanted(chosen, formula, given_channels(beside({}, channels), based=True).graph)
         own = _channels(base, wanted, asked=wanted)
-        return cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
+        retriever = cls(channels=beside(own, _embedded(channels, embed_model)), preset=chosen, **options)
+        retriever.metadata_mode = mode
+        return retriever
 
     @classmethod
     def from_index(
@@ -179,6 +180,7 @@ class HybridRetriever(ComposedRetriever):
         analyzer: AnyAnalyzer | None = None,
         preset: Preset | str | Path | None = None,
         channels: Channels | None = None,
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **options: Unpack[HybridOptions],
     ) -> H:
         """BM25 over the nodes of an index (`bm25`), and the index itself (`dense`); `channels` are searched beside.
@@ -191,10 +193,12 @@ class HybridRetriever(ComposedRetriever):
             raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
         keywords = _wanted(chosen, formula).get("bm25", {})
         own = {
-            "bm25": KeywordCopy.of(*copied(index, mode=mode_in(options)), analyzer_of(language, analyzer), **keywords),
+            "bm25": KeywordCopy.of(*copied(index, mode=metadata_mode), analyzer_of(language, analyzer), **keywords),
             "dense": index,
         }
-        return cls(channels=beside(own, channels), preset=chosen, **options)
+        retriever = cls(channels=beside(own, channels), preset=chosen, **options)
+        retriever.metadata_mode = metadata_mode
+        return retriever
 
     @classmethod
     async def afrom_nodes(cls: type[H], nodes: Sequence[BaseNode], embed_model: EmbedModel = None, **options: Any) -> H:

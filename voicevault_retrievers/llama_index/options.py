@@ -67,7 +67,6 @@ class CommonOptions(TypedDict, total=False):
     object_map: dict[str, Any] | None
     objects: list[IndexNode] | None
     verbose: bool
-    metadata_mode: MetadataMode
 
 
 class RetrieverOptions(CommonOptions, total=False):
@@ -75,6 +74,7 @@ class RetrieverOptions(CommonOptions, total=False):
 
     k: int | None
     similarity_top_k: int | None
+    metadata_mode: MetadataMode
 
 
 class LoneOptions(RetrieverOptions, total=False):

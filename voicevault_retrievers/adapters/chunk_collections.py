@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from voicevault_retrievers.adapters import changes
@@ -39,7 +39,7 @@ class ChunkCollection(ABC):
 
     @abstractmethod
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Add chunks; a chunk replaces the one with the same id."""
+        """Add chunks of distinct ids; a chunk replaces the one with the same id."""
 
     @abstractmethod
     def delete(self, ids: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ class BaseCollection(ChunkCollection):
         return made[1]
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        self._kb.add(dict.fromkeys(chunks))
+        self._kb.add(chunks)
 
     def delete(self, ids: Sequence[str]) -> None:
         self._kb.delete(ids)
@@ -136,7 +136,7 @@ class EngineCollection(ChunkCollection):
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         self._check(self._engine.embedder)
-        self._engine.upsert(dict.fromkeys(chunks))
+        self._engine.upsert(chunks)
 
     def delete(self, ids: Sequence[str]) -> None:
         self._engine.delete(ids)
@@ -146,7 +146,7 @@ class EngineCollection(ChunkCollection):
 
     async def aadd(self, chunks: Sequence[Chunk]) -> None:
         self._check(await self._engine.arun(self._engine.embedding()))
-        await self._engine.aupsert(dict.fromkeys(chunks))
+        await self._engine.aupsert(chunks)
 
     async def adelete(self, ids: Sequence[str]) -> None:
         await self._engine.adelete(ids)
@@ -163,3 +163,8 @@ class EngineCollection(ChunkCollection):
                 f"the vectors of collection {name!r} are made by {own.fingerprint!r}, given {given.fingerprint!r}: "
                 "leave the embedding out, which the engine has"
             )
+
+
+def latest(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """The last chunk of each id."""
+    return list({chunk.id: chunk for chunk in chunks}.values())

@@ -19,6 +19,7 @@ from voicevault_retrievers.adapters.chunk_collections import (
     ChunkCollection,
     EngineCollection,
     MemoryCollection,
+    latest,
 )
 from voicevault_retrievers.adapters.placeholders import NotOpenChannel
 from voicevault_retrievers.core.channel import Channel, check_k
@@ -174,12 +175,12 @@ class HybridStore(VectorStore):
     def add_documents(self, documents: list[Document], *, ids: list[str] | None = None, **kwargs: Any) -> list[str]:
         """Add documents, in one commit of a knowledge base. Returns their ids.
 
-        A document replaces the one with the same id. `ids` take precedence over the documents' own; a document without
-        an id gets a digest of its content. Unchanged documents are not embedded again. Raises ConfigError for a
-        document that the base cannot keep, and nothing is changed; LockedError while another process writes.
+        A document replaces the one with the same id, also one before it in the list. `ids` take precedence over the
+        documents' own; a document without an id gets a digest of its content. Raises ConfigError for a document that
+        the base cannot keep, and nothing is changed; LockedError while another process writes.
         """
         chunks = _chunks(documents, ids, kwargs)
-        self._collection.add(chunks)
+        self._collection.add(latest(chunks))
         return [chunk.id for chunk in chunks]
 
     async def aadd_documents(
@@ -187,7 +188,7 @@ class HybridStore(VectorStore):
     ) -> list[str]:
         """`add_documents` off the event loop; async embeddings are awaited."""
         chunks = _chunks(documents, ids, kwargs)
-        await self._collection.aadd(chunks)
+        await self._collection.aadd(latest(chunks))
         return [chunk.id for chunk in chunks]
 
     def add_texts(

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
@@ -30,8 +30,10 @@ class ChunkCollection(ABC):
     The async methods run in a worker thread where there is nothing to await.
     """
 
-    ready = True
-    """Whether `channels` returns without reading files."""
+    @property
+    def ready(self) -> bool:
+        """Whether `channels` returns without reading files."""
+        return True
 
     @abstractmethod
     def channels(self) -> Mapping[str, Channel]:
@@ -98,7 +100,7 @@ class BaseCollection(ChunkCollection):
         self._made: tuple[object, Mapping[str, Channel]] = (None, {})
 
     @property
-    def ready(self) -> bool:  # type: ignore[override]  # mypy wants an attribute that can be written
+    def ready(self) -> bool:
         return self._made[0] is self._kb.view().snapshot
 
     def channels(self) -> Mapping[str, Channel]:
@@ -145,7 +147,8 @@ class EngineCollection(ChunkCollection):
         return self._engine.get(ids)
 
     async def aadd(self, chunks: Sequence[Chunk]) -> None:
-        self._check(await self._engine.arun(self._engine.embedding()))
+        own = await self._engine.arun(self._engine.embedding())
+        await aexecute(in_thread("check", partial(self._check, own)))
         await self._engine.aupsert(chunks)
 
     async def adelete(self, ids: Sequence[str]) -> None:
@@ -155,14 +158,11 @@ class EngineCollection(ChunkCollection):
         return await self._engine.aget(ids)
 
     def _check(self, own: Embedder | None) -> None:
-        name, given = self._engine.name, self._embedder
+        name = self._engine.name
         if own is None:
             raise ConfigError(f"collection {name!r} keeps no vectors: open a new one with embedder=...")
-        if given is not None and given.fingerprint != own.fingerprint:
-            raise IncompatibleIndexError(
-                f"the vectors of collection {name!r} are made by {own.fingerprint!r}, given {given.fingerprint!r}: "
-                "leave the embedding out, which the engine has"
-            )
+        if self._embedder is not None:
+            embedding.check(embedding.describe(own), self._embedder, name)
 
 
 def latest(chunks: Iterable[Chunk]) -> list[Chunk]:

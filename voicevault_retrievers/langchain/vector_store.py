@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -12,7 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.checks import flag, whole
 from voicevault_retrievers.adapters.chunk_collections import (
     CHANNELS,
     BaseCollection,
@@ -87,8 +88,8 @@ class HybridStore(VectorStore):
     ) -> None:
         compile_filter(require)
         self.base = base
-        self.require = require
-        self.provenance = provenance
+        self.require = deepcopy(require)
+        self.provenance = flag("provenance", provenance)
         self._embedding = embedding
         self._preset = Preset.plain(CHANNELS).with_options(fusion=Fusion.of(fusion).over(Fusion(on_error="raise")))
         self._fused({name: NotOpenChannel(name) for name in CHANNELS})  # raises for weights that do not fit

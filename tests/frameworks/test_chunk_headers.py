@@ -156,3 +156,12 @@ def test_llama_index_rerankers_read_what_the_framework_embeds_and_found_nodes_th
     found = llama_index.BM25Retriever.from_nodes(nodes(), metadata_mode=MetadataMode.NONE).retrieve("default")
     llama_index.CrossEncoderRerank(model=bare).postprocess_nodes(found, query_str="default")
     assert sorted(bare.read) == ["The default value is 3.", "The default value is 5."]
+
+
+def test_a_hybrid_store_indexes_what_text_of_gives(tmp_path: Path) -> None:
+    for store in (
+        langchain.HybridStore.from_documents(documents(), WordEmbedder(), text_of=["title"]),
+        langchain.HybridStore.from_documents(documents(), WordEmbedder(), base=tmp_path / "kb", text_of=["title"]),
+    ):
+        (found, _) = store.similarity_search("Notus")
+        assert (found.id, found.metadata["voicevault"]["channels"]["bm25"]["header_terms"]) == ("n", ["notus"])

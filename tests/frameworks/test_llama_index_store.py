@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +28,13 @@ from llama_index.core.vector_stores import (
     FilterCondition,
     FilterOperator,
     MetadataFilters,
+    SimpleVectorStore,
     VectorStoreQuery,
 )
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
 from tests.frameworks.llama_index_parts import KEPT, HashEmbedding, embedded, nodes, where
-from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
@@ -615,3 +618,62 @@ def test_is_a_vector_store_with_async_twins_of_its_own(tmp_path: Path) -> None:
     assert (store.class_name(), store.stores_text, store.is_embedding_query) == ("HybridVectorStore", True, True)
     assert isinstance(store.client, KnowledgeBase)
     assert repr(store) == str(store) == f"HybridVectorStore({store.client!r})"
+
+
+# Copies
+
+
+def test_a_pickled_or_deep_copy_opens_the_base_again(tmp_path: Path) -> None:
+    store = opened(tmp_path, fusion=RRF())
+    scores = found(store, asked("hybrid"))
+    for again in (pickle.loads(pickle.dumps(store)), copy.deepcopy(store)):
+        assert type(again) is HybridVectorStore
+        assert again.client is not store.client
+        assert found(again, asked("hybrid")) == scores
+        assert again.get_nodes() == store.get_nodes()
+        with pytest.raises(LockedError):
+            again.clear()
+
+
+def test_a_store_over_another_is_not_pickled_and_a_deep_copy_is_over_the_same(tmp_path: Path) -> None:
+    dense = SimpleVectorStore()
+    store = HybridVectorStore.open(tmp_path / "kb", dense=dense)
+    store.add(embedded(nodes()))
+    with pytest.raises(ConfigError, match=r"open it again, HybridVectorStore\.open\(Path\(.*dense="):
+        pickle.dumps(store)
+    again = copy.deepcopy(store)
+    assert again.dense is dense
+    assert found(again, asked("hybrid")) == found(store, asked("hybrid"))
+
+
+def test_a_store_is_read_back_from_its_dict_and_json(tmp_path: Path) -> None:
+    plain = opened(tmp_path)
+    for again in (HybridVectorStore.from_dict(plain.to_dict()), HybridVectorStore.from_json(plain.to_json())):
+        assert again.client.path == plain.client.path
+        assert found(again, asked("hybrid")) == found(plain, asked("hybrid"))
+    plain.close()
+    dense = SimpleVectorStore()
+    store = HybridVectorStore.open(tmp_path / "other", dense=dense, fusion=RRF())
+    store.add(embedded(nodes()))
+    for given, missing in (({"dense": dense}, "fusion=RRF"), ({"fusion": RRF()}, "dense=SimpleVectorStore")):
+        with pytest.raises(ConfigError, match=rf"had {missing}.* give it again"):
+            HybridVectorStore.from_dict(store.to_dict(), **given)
+    again = HybridVectorStore.from_json(store.to_json(), dense=dense, fusion=RRF())
+    assert found(again, asked("hybrid")) == found(store, asked("hybrid"))
+    for wrong, message in (
+        ({"class_name": "HybridVectorStore"}, "no path of a knowledge base"),
+        ({"path": str(tmp_path / "gone")}, "there is no knowledge base 'gone'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            HybridVectorStore.from_dict(wrong)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_path_that_is_given_as_a_name_is_told_how_to_be_given(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"a folder is given as a Path: Path\('{tmp_path}/kb'\)"):
+        HybridVectorStore.open(f"{tmp_path}/kb", embed_model=HashEmbedding())
+    with pytest.raises(ConfigError, match=r"Path\('kbs\\\\manual'\)"):
+        HybridVectorStore.open("kbs\\manual", root=tmp_path, embed_model=HashEmbedding())
+    with pytest.raises(ConfigError) as told:
+        HybridVectorStore.open("-kb", root=tmp_path, embed_model=HashEmbedding())
+    assert "Path:" not in str(told.value)

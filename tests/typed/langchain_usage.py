@@ -32,6 +32,7 @@ from voicevault_retrievers.langchain import (
     CrossEncoderReranker,
     HybridIndex,
     HybridRetriever,
+    HybridStore,
     LangChainEmbedder,
     LLMReranker,
     LocalEmbeddings,
@@ -56,6 +57,7 @@ from voicevault_retrievers.langchain import (
     retrieval_tool,
     skippable,
 )
+from voicevault_retrievers.store import KnowledgeBase
 
 PROMPT = ChatPromptTemplate.from_messages(
     [("system", "Answer from these sources:\n{context}"), ("human", "{question}")]
@@ -138,6 +140,23 @@ def incremental(documents: list[Document], embeddings: Embeddings) -> None:
     held: DocumentIndex = BM25Index.from_documents(documents, language="en")
     held.upsert(documents)
     index(documents, records, BM25Index(k=3), cleanup="full")
+
+
+# Vector stores
+
+
+async def stored(documents: list[Document], embeddings: Embeddings, kb: KnowledgeBase) -> BaseRetriever:
+    store = HybridStore.from_documents(documents, embeddings, fusion="rrf", require={"tenant": "a"})
+    assert_type(store, HybridStore)
+    assert_type(HybridStore.open("manuals", embeddings, root="kbs", language="de"), HybridStore)
+    assert_type(await HybridStore.aopen("qdrant://localhost/manuals", embeddings), HybridStore)
+    assert_type(await HybridStore.afrom_texts(["a"], embeddings, [{"page": 1}], ids=["id"], base=kb), HybridStore)
+    assert_type(HybridStore(base=kb).add_documents(documents, ids=["id"]), list[str])
+    assert_type(await store.aadd_texts(["a"]), list[str])
+    assert_type(store.similarity_search("pump", k=3, filter={"page": 1}, weights={"bm25": 2.0}), list[Document])
+    assert_type(store.similarity_search_with_score("pump"), list[tuple[Document, float]])
+    assert_type(await store.amax_marginal_relevance_search("pump", fetch_k=50), list[Document])
+    return store.as_retriever(search_type="mmr", search_kwargs={"k": 3, "require": {"group": "b"}})
 
 
 # After the search

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from voicevault_retrievers._support.caches import LRUCache
+from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers._support.frozen import FrozenDict
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
@@ -28,16 +29,24 @@ KEPT = 64
 class VectorChannel(LeafChannel):
     """Finds chunks by the similarity of their vectors to the query's.
 
-    A score is the cosine, in (0, 1], higher is nearer; chunks with a cosine of 0 or below are not matches. A vector in
-    `Query.vectors` stands for the query's text where it is this embedder's, or a bare vector of the right dimension;
-    variants are still embedded. Raises IncompatibleIndexError for another embedder than the index's, where that is
-    known.
+    A score is the cosine, in (0, 1], higher is nearer; chunks with a cosine of 0 or below are not matches, unless
+    `exclude_nonpositive` is False: then the nearest chunks are found whatever their cosines, which are in [-1, 1]. A
+    vector in `Query.vectors` stands for the query's text where it is this embedder's, or a bare vector of the right
+    dimension; variants are still embedded. Raises IncompatibleIndexError for another embedder than the index's, where
+    that is known.
     """
 
     def __init__(
-        self, index: VectorIndex, embedder: Embedder, *, timeout: float | None = None, name: str = "dense"
+        self,
+        index: VectorIndex,
+        embedder: Embedder,
+        *,
+        exclude_nonpositive: bool = True,
+        timeout: float | None = None,
+        name: str = "dense",
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout)
+        self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         if isinstance(index, ChecksEmbedder):
             index.check_embedder(embedder)
         self.index = index
@@ -56,7 +65,7 @@ class VectorChannel(LeafChannel):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [
-            matches_of(self.index.nearest(vector, k, where=query.where, require=query.require), vector)
+            self._matches(self.index.nearest(vector, k, where=query.where, require=query.require), vector)
             for vector in self._vectors(query, wordings)
         ]
 
@@ -73,7 +82,7 @@ class VectorChannel(LeafChannel):
             vectors = [(at, vector) for at in places for vector in self._vectors(*asked[at][:2], embedded)]
             near = self.index.nearest_each([vector for _, vector in vectors], k, where=where, require=require)
             for (at, vector), own in zip(vectors, near, strict=True):
-                found[at] = [*found[at], Near(own, vector)]
+                found[at] = [*found[at], self._matches(own, vector)]
         return found
 
     async def _awaited(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -95,6 +104,12 @@ class VectorChannel(LeafChannel):
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
         """The stored vectors of given chunks, of length 1; empty where the index does not give vectors."""
         return self.index.vectors(ids) if isinstance(self.index, HoldsVectors) else {}
+
+    def _matches(self, found: Sequence[Found], vector: Vector) -> Sequence[Match]:
+        """The matches among chunks by falling cosine with a vector."""
+        if isinstance(found, Listing):
+            return Near(found.above_zero() if self.exclude_nonpositive else found, vector)
+        return [Match(chunk, score) for chunk, score in found if score > 0 or not self.exclude_nonpositive]
 
     def _wordings(self, query: Query) -> tuple[Variant, ...]:
         """The wordings to search. A blank text counts only where the query has a vector of this embedder."""
@@ -143,11 +158,10 @@ class VectorChannel(LeafChannel):
 
 
 class Near(Listing[Match]):
-    """The matches among chunks by falling cosine: those with a cosine above 0. `vector` is the query's."""
+    """Chunks by falling cosine as matches. `vector` is the query's."""
 
     def __init__(self, found: Listing[Found], vector: Vector) -> None:
-        above = found.above_zero()
-        super().__init__(above.ids, above.scores, lambda at: Match(*above[at]))
+        super().__init__(found.ids, found.scores, lambda at: Match(*found[at]))
         self.vector = vector
 
 
@@ -173,13 +187,6 @@ class VectorScan:
                 return None
             told.append((wording.weight, scores))
         return best_of_wordings(told, least=-1.0)
-
-
-def matches_of(found: Sequence[Found], vector: Vector) -> Sequence[Match]:
-    """The matches among chunks by falling cosine with a vector."""
-    if isinstance(found, Listing):
-        return Near(found, vector)
-    return [Match(chunk, score) for chunk, score in found if score > 0]
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
 from voicevault_retrievers.dense import rescoring
-from voicevault_retrievers.dense.channel import VectorChannel, matches_of
+from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import ExactVectors, VectorPart, listed
 from voicevault_retrievers.dense.prefixes import (
     CANDIDATES,
@@ -173,7 +173,7 @@ class FunnelChannel(VectorChannel):
         found: list[Sequence[Match]] = []
         for wording, vector in zip(wordings, self._vectors(query, wordings), strict=True):
             own = short if wording.text == query.text else None
-            found.append(matches_of(self.index.nearest(vector, k, short=own, **rights), vector))
+            found.append(self._matches(self.index.nearest(vector, k, short=own, **rights), vector))
         return found
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Compute, Steps
@@ -208,13 +208,13 @@ class AskedWording:
 
 
 class EngineDense(VectorChannel):
-    """Vector search in an engine; scores are cosines, in (0, 1], as of `VectorChannel`."""
+    """Vector search in an engine; scores are cosines, in (0, 1], and options as of `VectorChannel`."""
 
     each_alone = True
 
-    def __init__(self, engine: SearchedEngine, *, timeout: float | None = None, name: str = "dense") -> None:
+    def __init__(self, engine: SearchedEngine, **options: Any) -> None:
         self.engine = engine
-        super().__init__(_Index(engine), None, timeout=timeout, name=name)  # type: ignore[arg-type]  # see `embedder`
+        super().__init__(_Index(engine), None, **options)  # type: ignore[arg-type]  # see `embedder`
         self.afind = self._afind
 
     @property
@@ -233,11 +233,11 @@ class EngineDense(VectorChannel):
     async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return await self.engine.arun(self._finding(query, wordings, k))
 
-    def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[list[Match]]]:
-        found: list[list[Match]] = []
+    def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[Sequence[Match]]]:
+        found: list[Sequence[Match]] = []
         for vector in (yield from self.embedded(query, wordings)) or ():
             near: Sequence[Found] = yield from self.engine.nearest(vector, k, query.where, query.require)
-            found.append([Match(chunk, score) for chunk, score in near if score > 0])
+            found.append(self._matches(near, vector))
         return found or [[] for _ in wordings]
 
     def embedded(self, query: Query, wordings: Sequence[Variant]) -> Steps[Sequence[Vector] | None]:

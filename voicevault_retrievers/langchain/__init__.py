@@ -37,6 +37,7 @@ try:
     from voicevault_retrievers.langchain.retrievers import HybridRetriever, VectorRetriever
     from voicevault_retrievers.langchain.staged_retriever import StagedRetriever
     from voicevault_retrievers.langchain.tools import given_citations, retrieval_tool
+    from voicevault_retrievers.langchain.vector_store import HybridStore
 except ModuleNotFoundError:
     require("langchain_core", extra="langchain")
     raise
@@ -49,6 +50,7 @@ __all__ = [
     "CrossEncoderReranker",
     "HybridIndex",
     "HybridRetriever",
+    "HybridStore",
     "LLMReranker",
     "LangChainEmbedder",
     "LocalEmbeddings",

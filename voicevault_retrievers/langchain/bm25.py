@@ -84,16 +84,7 @@ class KeywordRetriever(PipelineRetriever):
         **options: Any,
     ) -> K:
         """A retriever over texts, with a metadata dict and an id for each; `options` as in `from_documents`."""
-        given = list(texts)
-        columns: list[list[Any]] = [
-            given,
-            [{}] * len(given) if metadatas is None else list(metadatas),
-            [None] * len(given) if ids is None else list(ids),
-        ]
-        if len({len(column) for column in columns}) > 1:
-            raise ConfigError(f"texts, metadatas and ids differ in number: {[len(column) for column in columns]}")
-        documents = [Document(text, metadata=metadata, id=id_) for text, metadata, id_ in zip(*columns, strict=True)]
-        return cls.from_documents(documents, **options)
+        return cls.from_documents(documents_with(texts, metadatas, ids), **options)
 
     @classmethod
     def from_vector_store(
@@ -256,6 +247,21 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
 def _none(kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         raise ConfigError(f"unknown argument {name!r}: a BM25Index takes documents, ids and where alone")
+
+
+def documents_with(
+    texts: Iterable[str], metadatas: Iterable[dict[str, Any]] | None, ids: Iterable[str] | None
+) -> list[Document]:
+    """Documents of texts, with a metadata dict and an id for each; ConfigError where the numbers differ."""
+    given = list(texts)
+    columns: list[list[Any]] = [
+        given,
+        [{}] * len(given) if metadatas is None else list(metadatas),
+        [None] * len(given) if ids is None else list(ids),
+    ]
+    if len({len(column) for column in columns}) > 1:
+        raise ConfigError(f"texts, metadatas and ids differ in number: {[len(column) for column in columns]}")
+    return [Document(text, metadata=metadata, id=id_) for text, metadata, id_ in zip(*columns, strict=True)]
 
 
 def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None, text_of: TextOf = None) -> list[Chunk]:

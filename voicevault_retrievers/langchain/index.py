@@ -70,17 +70,9 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         analyzer, which need not be given again. `vectors`, `wait` and errors are as in `KnowledgeBase.open_or_create`;
         `options` are this class's fields.
         """
-        own = embeddings is None and not vacant(locate(base, root))
-        kb = KnowledgeBase.open_or_create(
-            base,
-            root=root,
-            analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]
-            embedder=None if own or embeddings is False else as_embedder(embeddings),
-            vectors=vectors,
-            wait=wait,
+        kb = open_base(
+            base, root=root, embeddings=embeddings, language=language, analyzer=analyzer, vectors=vectors, wait=wait
         )
-        if embeddings is False and kb.manifest.embedder is not None:
-            raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")
         return cls(kb=kb, **options)
 
     @classmethod
@@ -158,6 +150,31 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     def _opened(self) -> Plan[Pipeline]:
         """Open the pipeline in a worker thread: the first search after a commit reads files."""
         return in_thread("open", lambda: self.pipeline)
+
+
+def open_base(
+    base: str | Path,
+    *,
+    root: str | Path | None = None,
+    embeddings: Any = None,
+    language: str | None = "auto",
+    analyzer: SavedAnalyzer | None = None,
+    vectors: VectorSearch | None = None,
+    wait: float = 0.0,
+) -> KnowledgeBase:
+    """Open or create a knowledge base; as `HybridIndex.open`."""
+    own = embeddings is None and not vacant(locate(base, root))
+    kb = KnowledgeBase.open_or_create(
+        base,
+        root=root,
+        analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]
+        embedder=None if own or embeddings is False else as_embedder(embeddings),
+        vectors=vectors,
+        wait=wait,
+    )
+    if embeddings is False and kb.manifest.embedder is not None:
+        raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")
+    return kb
 
 
 class _Live(Channel):

@@ -263,5 +263,6 @@ _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_core.InMemoryVectorStore": _in_memory,
     "langchain_postgres.PGVector": _in_language(PGVectorFilters()),
     "langchain_qdrant.QdrantVectorStore": _qdrant,
+    "voicevault_retrievers.HybridStore": lambda store, where: {"filter": where},
 }
 """By exact package and class: a subclass may search with a filter of its own, which this one would replace."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 import weakref
@@ -37,7 +38,7 @@ from voicevault_retrievers.llama_index.hybrid_nodes import HybridNodes
 from voicevault_retrievers.llama_index.models import NamedEmbedder, as_embedder
 from voicevault_retrievers.store import KnowledgeBase, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.names import locate, vacant
+from voicevault_retrievers.store.names import existing, locate, vacant
 
 S = TypeVar("S", bound="HybridVectorStore")
 
@@ -181,6 +182,43 @@ class HybridVectorStore(BasePydanticVectorStore):
     @classmethod
     def class_name(cls) -> str:
         return "HybridVectorStore"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The path of the base, and the class of `dense` and the fusion where they were given, for `from_dict`."""
+        dense, fusion = self._dense, self._kept.fusion
+        given = {"dense": dense and type(dense).__name__, "fusion": fusion and repr(fusion)}
+        return {**super().to_dict(**kwargs), "path": str(self._base.path), **given}
+
+    @classmethod
+    def from_dict(cls: type[S], data: dict[str, Any], **kwargs: Any) -> S:
+        """Open the base at the path that `to_dict` wrote; `kwargs` are options of `open`.
+
+        Raises ConfigError where there is no base any more, and where the store had a `dense` or a `fusion` that is not
+        given again.
+        """
+        for name in ("dense", "fusion"):
+            if data.get(name) and name not in kwargs:
+                raise ConfigError(
+                    f"the {cls.__name__} had {name}={data[name]}, which is not in its dict: give it again, "
+                    f"from_dict(data, {name}=...)"
+                )
+        if not isinstance(data.get("path"), str):
+            raise ConfigError(f"the dict has no path of a knowledge base: give what {cls.__name__}.to_dict returned")
+        return cls.open(existing(Path(data["path"]), None), **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled copy opens the base again; ConfigError where the vectors are in `dense`."""
+        if self._dense is not None:
+            raise ConfigError(
+                f"a HybridVectorStore with dense=... is not pickled: a copy of the {type(self._dense).__name__} would "
+                "not follow its changes; where the store is needed, open it again, "
+                f"HybridVectorStore.open(Path({str(self._base.path)!r}), dense=...)"
+            )
+        return partial(type(self), fusion=self._kept.fusion), (self._base,)
+
+    def __deepcopy__(self: S, memo: dict[int, Any] | None = None) -> S:
+        """A store that opens the base again, over the same `dense`."""
+        return type(self)(copy.deepcopy(self._base, memo), dense=self._dense, fusion=self._kept.fusion)
 
     @property
     def client(self) -> KnowledgeBase:

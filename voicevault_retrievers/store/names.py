@@ -32,10 +32,11 @@ def check_name(name: str) -> str:
     # NFC takes time quadratic in a run of marks, so overlong names are not composed.
     composed = unicodedata.normalize("NFC", name) if len(name) <= 2 * _LONGEST else name
     if not _is_name(composed):
+        hint = f"; a folder is given as a Path: Path({name[:200]!r})" if {"/", "\\"} & set(name) else ""
         raise ConfigError(
-            f"{name[:200]!r} is not the name of a knowledge base (of a Path the last part is): a name begins with a "
-            "letter, digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens; it "
-            "does not end with a space or dot, and is not a device of Windows, such as CON"
+            f"{name[:200]!r} is not the name of a knowledge base (of a Path the last part is){hint}: a name begins "
+            "with a letter, digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens; "
+            "it does not end with a space or dot, and is not a device of Windows, such as CON"
         )
     return composed
 

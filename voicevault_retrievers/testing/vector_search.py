@@ -65,6 +65,8 @@ class VectorSuite(Suite):
         expected = {one for one, cosine in cosines.items() if cosine > COSINE}
         unsure = {one for one, cosine in cosines.items() if abs(cosine) <= COSINE}
         equal(sorted(set(found.ids) - unsure), sorted(expected), "ids of cosines above 0")
+        every = client.search(client.engine.dense(exclude_nonpositive=False), "leaking valves", 2 * len(cosines))
+        equal(sorted(every.ids), sorted(cosines), "ids with exclude_nonpositive=False")
 
     def test_the_query_brings_its_vector(self, vectors: Filled, way: asyncio.AbstractEventLoop | None) -> None:
         client = turned(vectors, way).client

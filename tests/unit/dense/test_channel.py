@@ -156,3 +156,18 @@ def test_similarities_below_0_count_in_fusion_and_are_not_shown() -> None:
     fused = fuse(bm25=BM25.from_chunks(chunks), dense=dense).search(query)
     assert fused.ids == ("q up", "q across", "q against")  # BM25 scores them alike
     assert (fused.hits[1].score or 0.0) > (fused.hits[2].score or 0.0)
+
+
+def test_the_nearest_are_matches_whatever_their_cosines_where_that_is_asked_for() -> None:
+    embedder = Counting(16)
+    against = -embedder.embed_documents(["pump"])[0]
+    query = Query("", vectors={embedder.fingerprint: against})
+    index = VectorChannel.from_chunks(CHUNKS, embedder).index
+    assert "a" not in VectorChannel(index, embedder).search(query, 3).ids
+    channel = VectorChannel(index, embedder, exclude_nonpositive=False)
+    ranking = channel.search(query, 3)
+    assert ranking.ids[-1] == "a"
+    assert ranking.hits[-1].score == pytest.approx(-1.0)
+    assert len(channel.search("valve", 3).ids) == 3
+    with pytest.raises(ConfigError, match="exclude_nonpositive"):
+        VectorChannel(index, embedder, exclude_nonpositive="no")  # type: ignore[arg-type]

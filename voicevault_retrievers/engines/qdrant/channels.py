@@ -107,12 +107,11 @@ class QdrantDense(EngineDense):
         *,
         funnel: Mapping[str, Any] | None = None,
         exact: bool | None = None,
-        timeout: float | None = None,
-        name: str = "dense",
+        **options: Any,
     ) -> None:
         way = engine.way if exact is None else replace(engine.way, exact=exact)
         self.way = way.funnelled(funnel)
-        super().__init__(_Searching(engine, self.way), timeout=timeout, name=name)
+        super().__init__(_Searching(engine, self.way), **options)
         self._made = engine
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:

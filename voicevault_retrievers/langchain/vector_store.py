@@ -94,7 +94,8 @@ class HybridStore(VectorStore):
         self.provenance = flag("provenance", provenance)
         self.text_of = text_of
         self._embedding = embedding
-        self._preset = Preset.plain(CHANNELS).with_options(fusion=Fusion.of(fusion).over(Fusion(on_error="raise")))
+        preset = Preset.plain(CHANNELS).with_options(fusion=Fusion.of(fusion).over(Fusion(on_error="raise")))
+        self._fused: _Search = preset.build
         self._fused({name: NotOpenChannel(name) for name in CHANNELS})  # raises for weights that do not fit
         self._collection = _collection(base, embedding, language, analyzer)
 
@@ -300,9 +301,6 @@ class HybridStore(VectorStore):
         """`max_marginal_relevance_search_by_vector` on the running event loop."""
         search = _diverse(_dense, k, fetch_k, lambda_mult)
         return await self._afound(self._documents, search, self._query("", options, embedding), k)
-
-    def _fused(self, channels: Mapping[str, Channel]) -> Pipeline:
-        return self._preset.build(channels)
 
     def _found(self, convert: Callable[[Result], list[T]], search: _Search, query: Query, k: int) -> list[T]:
         return convert(search(self._collection.channels()).search(query, k))

@@ -96,6 +96,8 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
 
 
 def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:
+    if "error" in data:
+        return {"voicevault.unrecorded": data["error"]}
     documents = [{key: hit[key] for key in ("id", "score") if hit[key] is not None} for hit in data.get("hits", ())]
     flat = {
         f"retrieval.documents.{at}.document.{key}": value

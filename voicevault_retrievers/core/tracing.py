@@ -101,7 +101,7 @@ def recording(recorder: Recorder | None) -> Iterator[None]:
     try:
         yield
     except Aborted as aborted:
-        raise aborted.error from None
+        raise aborted.error from aborted.error.__cause__
     finally:
         RECORDER.reset(token)
         if recorder is not None:
@@ -125,7 +125,7 @@ def data_of(value: Any, *, texts: bool = False) -> dict[str, Any]:
     """What a trace shows of the value of a call.
 
     `wordings` of a rewritten query; else `hits`, each with `id`, `rank` (from 1 for each wording of a channel) and
-    `score`, and with `text` where `texts` are asked for; `unrecorded`, an error, where the value cannot be read.
+    `score`, and with `text` where `texts` are asked for; an `error` where the value cannot be read.
     """
     try:
         if isinstance(value, Query):
@@ -137,7 +137,7 @@ def data_of(value: Any, *, texts: bool = False) -> dict[str, Any]:
             ]
         }
     except Exception as error:  # noqa: BLE001 - a trace must not make a search fail
-        return {"unrecorded": told(error)}
+        return {"error": told(error)}
 
 
 def found_in(value: Any) -> list[tuple[str, float | None]]:

@@ -65,7 +65,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     `on_error` "raise" the failure's error is raised instead.
 
     Each rewriter, channel, fusion and stage is a child run (see `events.RunRecorder`), below which LangChain's
-    components appear. These runs hold ids, ranks and scores, and with `traced_texts` the chunks' texts.
+    components appear. These runs hold ids, ranks and scores, and with `traced_texts` also texts that no stage masked.
     """
 
     model_config = STRICT

@@ -74,12 +74,8 @@ class RunRecorder(Recorder):
         data = data_of(value, texts=self.texts)
         if work.kind != "channel" or "hits" not in data:
             return data
-        return [
-            Document(
-                hit.pop("text", ""), id=hit.pop("id"), metadata=hit
-            )  # `astream_events` gives a retriever's documents
-            for hit in data["hits"]
-        ]
+        # Who reads `astream_events` finds documents in the output of a retriever.
+        return [Document(hit.pop("text", ""), id=hit.pop("id"), metadata=hit) for hit in data["hits"]]
 
 
 def recorder(config: RunnableConfig, *, texts: bool = False) -> RunRecorder | None:

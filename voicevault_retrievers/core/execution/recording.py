@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers.core import telemetry
+from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.execution.event_loop import call_or_await
 from voicevault_retrievers.core.tracing import KINDS, RECORDER, Aborted, Note, Recorder, Work
 from voicevault_retrievers.errors import SearchError, told
@@ -96,7 +97,8 @@ async def _arecorded(
 
 def _tell(function: Callable[[], T], coroutine: Callable[[], Awaitable[T]]) -> T:
     try:
-        return call_or_await(function, coroutine)
+        with BATON.aside():
+            return call_or_await(function, coroutine)
     except Exception as error:
         raise Aborted(error) from error
 

@@ -17,6 +17,8 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import ChannelKind, Chunk, Hit, KnownScores, Query, Ranking, Variant
 
@@ -175,6 +177,16 @@ class Careless(LeafChannel):
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         ours, theirs = Chunk("ours", "pump a", metadata={"of": "a"}), Chunk("secret", "pump b", metadata={"of": "b"})
         return [[Match(theirs, 2.0), Match(ours, 1.0)] for _ in wordings]
+
+
+class CarelessPlan(Channel):
+    """A channel that makes no call and forgets the rights of a search."""
+
+    name, kind = "plan", "semantic"
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        yield from ()
+        return Ranking((Hit(Chunk("secret", "pump b", metadata={"of": "b"}), 1.0),))
 
 
 class KnowingChannel(ListChannel):

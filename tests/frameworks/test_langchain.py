@@ -260,7 +260,8 @@ async def test_a_child_runs_below_its_parent_with_the_callers_configuration(
     _ = await searched.ainvoke("pump", config) if is_async else searched.invoke("pump", config)
     own, above, _ = runs.started["HybridRetriever" if in_chain else "mine"]
     assert above == (runs.started["mine"][0] if in_chain else None)
-    assert runs.started[kind.__name__][1] == own
+    channel, parent, _ = runs.started["channel child"]
+    assert (parent, runs.started[kind.__name__][1]) == (own, channel)
     assert "channel:child" in runs.started[kind.__name__][2]
     assert child.seen[0]["configurable"]["tenant"] == "a"
 

@@ -1,9 +1,8 @@
-"""What a search shows: runs, events and OpenTelemetry spans, of one invoke and one ainvoke."""
+"""What a search shows in OpenTelemetry spans, of one invoke and one ainvoke; see `test_langchain_runs` for its runs."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,12 +13,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import RunnableConfig, RunnableLambda
-from langchain_core.tracers.base import BaseTracer
-from langchain_core.tracers.schemas import Run
 from langchain_core.vectorstores import InMemoryVectorStore
 
-from tests.frameworks.langchain_parts import AsyncChild, Child, Runs, by_length, documents
-from tests.helpers import Careless, FailingChannel, HashEmbedder
+from tests.frameworks.langchain_parts import AsyncChild, Child, by_length, documents
+from tests.helpers import Careless, CarelessPlan, FailingChannel, HashEmbedder
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import SearchNotAvailableError
@@ -28,17 +25,6 @@ from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
 SCORER = CallableScorer(by_length, name="by length")
-
-
-class Tree(BaseTracer):
-    """Keeps the finished root runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.roots: list[Run] = []
-
-    def _persist_run(self, run: Run) -> None:
-        self.roots.append(run)
 
 
 def searched(child: type[Child], **options: Any) -> HybridRetriever:
@@ -63,105 +49,6 @@ async def run(searched: Any, config: RunnableConfig, is_async: bool) -> list[Doc
         else chain.invoke("where is the pump seal", config)
     )
     return found
-
-
-@pytest.mark.parametrize("kind", [Child, AsyncChild])
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_the_tree_of_runs(kind: type[Child], is_async: bool) -> None:
-    tree, retriever = Tree(), searched(kind, tags=["own"], metadata={"team": "pumps"})
-    child = retriever.channels["child"]
-    config: RunnableConfig = {
-        "callbacks": [tree],
-        "tags": ["outer"],
-        "metadata": {"tenant": "a"},
-        "configurable": {"user": "ada"},
-    }
-    await run(retriever, config, is_async)
-    (root,) = tree.roots
-    assert [below.name for below in root.child_runs] == ["ask", "HybridRetriever"]
-    own = root.child_runs[1]
-    assert {"outer", "own"} <= set(own.tags or [])
-    assert (own.metadata["tenant"], own.metadata["team"]) == ("a", "pumps")
-    wordings = ["where is the pump seal", "the pump seal", "pump seal"]
-    assert sorted(below.inputs["query"] for below in own.child_runs) == sorted(wordings)
-    for below in own.child_runs:
-        assert (below.name, below.run_type) == (kind.__name__, "retriever")
-        assert {"outer", "channel:child"} <= set(below.tags or [])
-        assert below.metadata["tenant"] == "a"
-    assert [config["configurable"]["user"] for config in child.seen] == ["ada"] * len(wordings)
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_the_events_say_what_each_part_did(is_async: bool) -> None:
-    runs = Runs()
-    found = await run(searched(AsyncChild), {"callbacks": [runs]}, is_async)
-    own, _, _ = runs.started["HybridRetriever"]
-    assert {run_id for _, _, run_id in runs.events} == {own}
-    assert Counter((name, data["name"]) for name, data, _ in runs.events) == {
-        ("voicevault_expansion", "expansion"): 1,
-        ("voicevault_channel", "bm25"): 1,
-        ("voicevault_channel", "dense"): 1,
-        ("voicevault_channel", "child"): 3,
-        ("voicevault_fusion", "fused"): 1,
-        ("voicevault_stage", "rerank"): 1,
-        ("voicevault_stage", "page_cap"): 1,
-    }
-    ((expansion, _),) = runs.told("voicevault_expansion")
-    assert expansion["wordings"] == ["where is the pump seal", "the pump seal", "pump seal"]
-    told = {data["name"]: data for data, _ in runs.told("voicevault_channel")}
-    assert told["dense"]["queries"] == expansion["wordings"]
-    bm25 = told["bm25"]
-    assert (bm25["queries"], bm25["k"]) == (expansion["wordings"][:1], 100)
-    assert {hit["id"] for hit in bm25["hits"]} == {"seal", "flush", "hose"}
-    assert all(isinstance(hit["score"], float) for hit in bm25["hits"])
-    capped, _ = runs.told("voicevault_stage")[-1]
-    assert [hit["id"] for hit in capped["hits"]] == [document.id for document in found]
-    json.dumps([data for _, data, _ in runs.events])
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> None:
-    """The reranker waits for the event of the channel before it."""
-    told = threading.Event()
-
-    class Waited(BaseCallbackHandler):
-        def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
-            if name == "voicevault_channel":
-                told.set()
-
-    def waiting(query: str, passages: Sequence[str]) -> list[float]:
-        return [float(told.wait(10))] * len(passages)
-
-    retriever = HybridRetriever(
-        channels={"bm25": BM25Retriever.from_documents(documents())}, rerank=CallableScorer(waiting, name="waiting")
-    )
-    found = await run(retriever, {"callbacks": [Waited()]}, is_async)
-    assert {document.metadata["voicevault"]["rerank"]["score"] for document in found} == {1.0}
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_failing_channels_event_has_its_error(is_async: bool) -> None:
-    runs = Runs()
-    retriever = HybridRetriever(
-        channels={
-            "bm25": BM25Retriever.from_documents(documents()),
-            "far": FailingChannel(SearchNotAvailableError("the server is down")),
-        }
-    )
-    await run(retriever, {"callbacks": [runs]}, is_async)
-    told = {data["name"]: data for data, _ in runs.told("voicevault_channel")}
-    assert told["far"]["error"] == "SearchNotAvailableError: the server is down"
-    assert "error" not in told["bm25"]
-
-
-async def test_events_stream() -> None:
-    names = [
-        event["name"]
-        async for event in searched(AsyncChild).astream_events("pump seal", version="v2")
-        if event["event"] == "on_custom_event"
-    ]
-    assert names[-2:] == ["voicevault_stage", "voicevault_stage"]
-    assert "voicevault_fusion" in names
 
 
 # OpenTelemetry
@@ -301,6 +188,14 @@ async def test_what_is_not_permitted_shows_in_no_event_run_span_or_prompt(export
         assert "pump b" not in repr(shown)
 
 
+def test_spans_show_only_what_access_rights_permit(exported: Any) -> None:
+    ours = BM25Retriever.from_documents([Document("pump a", id="ours", metadata={"of": "a"})])
+    HybridRetriever(channels={"plan": CarelessPlan(), "ours": ours}, require={"of": "a"}).invoke("pump")
+    shown = [dict(span.attributes) for span in exported.get_finished_spans()]
+    assert "ours" in repr(shown)
+    assert "secret" not in repr(shown)
+
+
 class Everything(BaseCallbackHandler):
     """Keeps all that callbacks are told."""
 
@@ -309,6 +204,9 @@ class Everything(BaseCallbackHandler):
 
     def on_retriever_end(self, documents: Any, **kwargs: Any) -> None:
         self.seen.append(documents)
+
+    def on_chain_end(self, outputs: Any, **kwargs: Any) -> None:
+        self.seen.append(outputs)
 
     def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
         self.seen.append(data)

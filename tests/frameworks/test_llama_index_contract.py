@@ -178,7 +178,7 @@ async def test_sync_and_async_agree_and_leave_what_they_are_given_as_it_was(name
 def test_classes_are_called_by_their_names() -> None:
     told = {name: kind.class_name() for name, kind in public_classes().items() if hasattr(kind, "class_name")}
     assert told == {name: name for name in told}
-    assert {"HybridVectorStore", "LLMRerank", "NodeWithProvenance", "SearchStepEvent"} <= told.keys()
+    assert {"HybridVectorStore", "LLMRerank", "NodeWithProvenance", "SearchStepEndEvent"} <= told.keys()
 
 
 # The options that type checkers know are those that are taken.

@@ -21,11 +21,12 @@ from llama_index_instrumentation.span import SimpleSpan
 from llama_index_instrumentation.span_handlers import SimpleSpanHandler
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, recorded, scored
-from tests.helpers import Careless, FailingChannel
+from tests.helpers import Careless, CarelessPlan, FailingChannel
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Span
+from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.stages import skippable
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
 from voicevault_retrievers.errors import MissingExtraError, RerankerNotAvailableError, SearchNotAvailableError
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
@@ -36,7 +37,7 @@ from voicevault_retrievers.llama_index import (
     provenance,
 )
 from voicevault_retrievers.llama_index import events as told
-from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
+from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEndEvent, SearchStepStartEvent
 from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
@@ -90,34 +91,54 @@ async def run(retriever: Any, is_async: bool, asked: str = QUESTION) -> list[Nod
 both = pytest.mark.parametrize("is_async", [False, True])
 
 
-# Events
+# Steps
+
+
+PARTS = {
+    "rewriter expansion": 1,
+    "channel bm25": 1,
+    "channel dense": 1,
+    "channel child": 3,
+    "fusion fused": 1,
+    "stage rerank": 1,
+    "stage page_cap": 1,
+}
+WORDINGS = [QUESTION, "the pump valve", "pump valve"]
+
+
+def pairs(events: Events) -> list[tuple[SearchStepStartEvent, SearchStepEndEvent]]:
+    """The events of each step, in the order of their starts."""
+    ends = {event.span_id: event for event in events(SearchStepEndEvent)}
+    starts = events(SearchStepStartEvent)
+    assert len(ends) == len(starts)
+    return [(start, ends[start.span_id]) for start in starts]
 
 
 @both
-async def test_the_events_say_what_each_part_did(events: Events, is_async: bool) -> None:
+async def test_each_step_starts_and_ends_with_an_event(events: Events, is_async: bool) -> None:
     found = await run(searched(), is_async)
-    steps = events(SearchStepEvent)
-    assert Counter((step.kind, step.name) for step in steps) == {
-        ("rewriter", "expansion"): 1,
-        ("channel", "bm25"): 1,
-        ("channel", "dense"): 1,
-        ("channel", "child"): 3,
-        ("fusion", "fused"): 1,
-        ("stage", "rerank"): 1,
-        ("stage", "page_cap"): 1,
-    }
-    wordings = [QUESTION, "the pump valve", "pump valve"]
-    assert [step.wordings for step in steps if step.kind == "rewriter"] == [wordings]
-    dense, bm25 = (next(step for step in steps if step.name == name) for name in ("dense", "bm25"))
-    assert dense.queries == wordings
-    assert (bm25.queries, bm25.k, bm25.error) == ([QUESTION], 100, None)
-    assert {hit["id"] for hit in bm25.hits} == {"pump", "valve"}
-    assert all(isinstance(hit["score"], float) for hit in bm25.hits)
-    assert steps[-1].hits == [{"id": node.node_id, "score": node.score} for node in found]
-    assert all(step.seconds >= 0 for step in steps)
-    for step in steps:
-        assert step.model_dump(mode="json")["class_name"] == "SearchStepEvent"
-        assert nodes()[0].text not in step.model_dump_json()
+    steps = pairs(events)
+    assert Counter(f"{start.kind} {start.name}" for start, _ in steps) == PARTS
+    for start, end in steps:
+        assert (end.name, end.kind, end.error) == (start.name, start.kind, None)
+        assert start.timestamp <= end.timestamp
+        for event in (start, end):
+            assert event.model_dump(mode="json")["class_name"] == type(event).__name__
+            assert nodes()[0].text not in event.model_dump_json()
+    by_name = {start.name: (start, end) for start, end in steps}
+    assert by_name["expansion"][1].wordings == WORDINGS
+    assert by_name["dense"][0].queries == WORDINGS
+    start, end = by_name["bm25"]
+    assert (start.queries, start.k) == ([QUESTION], 100)
+    assert [(hit["id"], hit["rank"]) for hit in end.hits] == [("valve", 1), ("pump", 2)]
+    assert all(isinstance(hit["score"], float) for hit in end.hits)
+    assert [hit["score"] for hit in by_name["rerank"][1].hits] == sorted(
+        (float(len(node.text)) for node in nodes()), reverse=True
+    )
+    assert by_name["page_cap"][1].hits == [
+        {"id": node.node_id, "rank": rank, "score": node.score} for rank, node in enumerate(found, 1)
+    ]
+    assert by_name["fused"][1].timestamp <= by_name["rerank"][0].timestamp
 
 
 @both
@@ -134,22 +155,13 @@ async def test_retrieval_is_told_of_once(events: Events, is_async: bool) -> None
 
 
 @both
-async def test_events_are_below_the_span_of_the_search(events: Events, is_async: bool) -> None:
-    await run(searched(), is_async)
-    method = "_aretrieve" if is_async else "_retrieve"
-    assert {event.span_id.rpartition("-")[0].partition("-")[0] for event in events(SearchStepEvent)} == {
-        f"HybridRetriever.{method}"
-    }
-
-
-@both
 async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> None:
     """The reranker waits for the event of the channel before it."""
     ended = threading.Event()
 
     class Waited(BaseEventHandler):
         def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-            if isinstance(event, SearchStepEvent) and event.kind == "channel":
+            if isinstance(event, SearchStepEndEvent) and event.kind == "channel":
                 ended.set()
 
     def waiting(query: str, passages: Sequence[str]) -> list[float]:
@@ -169,7 +181,7 @@ async def test_an_event_comes_as_soon_as_its_part_has_ended(is_async: bool) -> N
 async def test_a_failing_channels_event_has_its_error(events: Events, is_async: bool) -> None:
     down = FailingChannel(SearchNotAvailableError("the server is down"))
     await run(HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "far": down}), is_async)
-    errors = {step.name: step.error for step in events(SearchStepEvent)}
+    errors = {step.name: step.error for step in events(SearchStepEndEvent)}
     assert errors == {"far": "SearchNotAvailableError: the server is down", "bm25": None, "fused": None}
     (degraded,) = events(SearchDegradedEvent)
     assert degraded.degraded == ["far: SearchNotAvailableError: the server is down"]
@@ -211,7 +223,7 @@ async def test_what_a_search_is_told_to_observe_is_told_too(events: Events, is_a
         await searched().asearch(QUESTION, observe=aobserve)
     else:
         searched().search(QUESTION, observe=observe)
-    steps = Counter((step.name, step.kind) for step in events(SearchStepEvent))
+    steps = Counter((step.name, step.kind) for step in events(SearchStepEndEvent))
     assert Counter(call for call in seen if call[1] != "other") == steps
     assert {name for name, kind in seen if kind == "other"} == {"bm25 scores", "dense scores"}
 
@@ -263,7 +275,7 @@ async def test_reranking_that_fails_ends_too(events: Events, is_async: bool, on_
         assert on_error == "raise"
     kinds = [type(event) for event in events(ReRankStartEvent, ReRankEndEvent)]
     assert kinds == [ReRankStartEvent, ReRankEndEvent]
-    stage = next(step for step in events(SearchStepEvent) if step.kind == "stage")
+    stage = next(step for step in events(SearchStepEndEvent) if step.kind == "stage")
     assert stage.error == "OSError"
 
 
@@ -288,11 +300,45 @@ async def test_childrens_spans_are_below_ours(spans: SimpleSpanHandler, child: A
     name = child.__name__
     assert found[f"HybridRetriever.{above}"] is None
     assert found[f"HybridRetriever.{below}"] == f"HybridRetriever.{above}"
-    assert found[f"{name}.{public}"] == f"HybridRetriever.{below}"
+    assert found[f"{name}.{public}"] == "channel child"
+    assert {step: found[step] for step in PARTS} == dict.fromkeys(PARTS, f"HybridRetriever.{below}")
+    assert Counter(span.id_.partition("-")[0] for span in spans.completed_spans) >= Counter(PARTS)
     if f"{name}.{own}" in found:
         assert found[f"{name}.{own}"] == f"{name}.{public}"
     assert "HybridRetriever._sources" not in found
     assert sum(span.id_.startswith(f"{name}.{public}") for span in spans.completed_spans) == 3
+    assert spans.open_spans == {}
+
+
+@both
+async def test_a_steps_events_are_in_its_span_which_lasts_as_long(
+    events: Events, spans: SimpleSpanHandler, is_async: bool
+) -> None:
+    await run(searched(), is_async)
+    ended = {span.id_: span for span in spans.completed_spans}
+    for start, end in pairs(events):
+        span = ended[start.span_id]
+        assert span.id_.startswith(f"{start.kind} {start.name}-")
+        assert span.start_time <= start.timestamp <= end.timestamp <= span.end_time
+
+
+@both
+async def test_a_late_step_is_dropped_at_its_deadline(events: Events, spans: SimpleSpanHandler, is_async: bool) -> None:
+    release = threading.Event()
+
+    class Hanging(LeafChannel):
+        def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+            release.wait(10)
+            return [[] for _ in wordings]
+
+    channels = {"bm25": BM25Retriever.from_nodes(nodes()), "hanging": Hanging("hanging", "semantic", timeout=0.05)}
+    try:
+        await run(HybridRetriever(channels=channels), is_async)
+    finally:
+        release.set()
+    (late,) = (end for _, end in pairs(events) if end.name == "hanging")
+    assert late.error == "SearchTimeoutError: hanging did not answer within its 0.05 s"
+    assert [span.id_ for span in spans.dropped_spans] == [late.span_id]
     assert spans.open_spans == {}
 
 
@@ -356,10 +402,19 @@ async def test_what_is_not_permitted_shows_in_no_event_log_or_prompt(
         assert "pump b" not in repr(shown)
 
 
+@both
+async def test_steps_show_only_what_access_rights_permit(
+    events: Events, spans: SimpleSpanHandler, is_async: bool
+) -> None:
+    ours = BM25Retriever.from_nodes([TextNode(id_="ours", text="pump a", metadata={"of": "a"})])
+    await run(HybridRetriever(channels={"plan": CarelessPlan(), "ours": ours}, require={"of": "a"}), is_async, "pump")
+    assert [hit["id"] for end in events(SearchStepEndEvent) for hit in end.hits] == ["ours", "ours"]
+
+
 def _of_a_child(event: BaseEvent) -> bool:
     """Of somebody else's retriever, which tells of what it finds before we see it."""
     return (event.span_id or "").startswith("ListRetriever")
 
 
 def test_where_nobody_listens_nothing_is_made() -> None:
-    assert told.observer(None) is told.aobserver(None) is None
+    assert told.recorder() is None

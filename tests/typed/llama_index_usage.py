@@ -55,7 +55,8 @@ from voicevault_retrievers.llama_index import (
     RetrievalTool,
     RetrieverChannel,
     SearchDegradedEvent,
-    SearchStepEvent,
+    SearchStepEndEvent,
+    SearchStepStartEvent,
     SentenceWindowPostprocessor,
     VectorRetriever,
     VectorStoreChannel,
@@ -259,7 +260,9 @@ class Progress(BaseEventHandler):
     lines: list[str]
 
     def handle(self, event: BaseEvent, **kwargs: Any) -> None:
-        if isinstance(event, SearchStepEvent):
-            self.lines.append(f"{event.kind} {event.name}: {len(event.hits)} hits in {event.seconds:.3f} s")
+        if isinstance(event, SearchStepStartEvent):
+            self.lines.append(f"{event.kind} {event.name}: {', '.join(event.queries)}")
+        elif isinstance(event, SearchStepEndEvent):
+            self.lines.append(f"{event.kind} {event.name}: {len(event.hits)} hits")
         elif isinstance(event, SearchDegradedEvent):
             self.lines += event.degraded

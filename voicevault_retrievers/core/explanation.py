@@ -7,10 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
-from voicevault_retrievers.core.execution.plan import Span
-from voicevault_retrievers.core.telemetry import found_in
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
-from voicevault_retrievers.errors import told as told_of_error
 
 
 def provenance(hit: Hit) -> dict[str, Any]:
@@ -74,18 +71,6 @@ def _read(hit: Hit) -> dict[str, Any]:
     if hit.context is None and not hit.over_budget:
         return {}
     return {"text": hit.chunk.text, **({"over_budget": True} if hit.over_budget else {})}
-
-
-def step(span: Span, outcome: Any) -> dict[str, Any]:
-    """What a call did: name, seconds, queries, and the hits' ids and scores, the wordings, or the error."""
-    data: dict[str, Any] = {"name": span.name, "seconds": span.seconds, "queries": list(span.texts)}
-    if span.k is not None:
-        data["k"] = span.k
-    if span.error is not None:
-        return {**data, "error": told_of_error(span.error)}
-    if isinstance(outcome, Query):
-        return {**data, "wordings": list(dict.fromkeys([outcome.text, *(v.text for v in outcome.variants)]))}
-    return {**data, "hits": [{"id": chunk_id, "score": score} for chunk_id, score in found_in(outcome)]}
 
 
 def votes_of(told: Mapping[str, Any]) -> tuple[Vote, ...]:

@@ -12,46 +12,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from voicevault_retrievers.core.metrics import NAME, CallClock, SearchClock, loaded
+from voicevault_retrievers.core.tracing import RECORDER, Note, Work, data_of
 from voicevault_retrievers.errors import told
 
 MOST_FLAT = 32
 """The most documents with attributes of their own: an SDK keeps 128 attributes of a span, and drops the oldest."""
 
 _KINDS = {"channel": "RETRIEVER", "fusion": "CHAIN", "rewriter": "CHAIN", "stage": "RERANKER"}
-
-
-class Work(Protocol):
-    """A call that is recorded: see `execution.plan.Call`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def texts(self) -> Sequence[str]: ...
-
-    @property
-    def k(self) -> int | None: ...
-
-
-Note = Callable[[Any], None]
-
-
-def found_in(value: Any) -> list[tuple[str, float | None]]:
-    """Ids and scores of the hits of a ranking, or of a channel's matches for each wording."""
-    if hasattr(value, "chunk"):
-        return [(value.chunk.id, None if value.score is None else float(value.score))]
-    parts = getattr(value, "hits", value)
-    if isinstance(parts, str) or not isinstance(parts, Sequence):  # an iterator is not read: the search still needs it
-        return []
-    return [pair for part in parts for pair in found_in(part)]
 
 
 def recorded(work: Work) -> AbstractContextManager[Note] | None:
@@ -73,7 +45,7 @@ def _both(span: AbstractContextManager[Note], measured: AbstractContextManager[N
 
 def records() -> bool:
     """Whether the application records or measures searches."""
-    return _tracer() is not None or loaded()
+    return RECORDER.get() is not None or _tracer() is not None or loaded()
 
 
 @contextmanager
@@ -109,7 +81,7 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
             if not span.is_recording():
                 return
             try:
-                span.set_attributes(_attributes(found_in(value)))
+                span.set_attributes(_attributes(data_of(value)))
                 if degraded := [str(failure) for failure in getattr(value, "errors", ()) if failure.degrades]:
                     span.set_attribute("voicevault.degraded", degraded)
             except Exception as error:  # noqa: BLE001 - a span must not make a search fail
@@ -123,8 +95,10 @@ def _span(tracer: Any | None, name: str, kind: str, texts: Sequence[str], k: int
             raise
 
 
-def _attributes(found: Sequence[tuple[str, float | None]]) -> dict[str, Any]:
-    documents = [{"id": chunk_id, **({} if score is None else {"score": score})} for chunk_id, score in found]
+def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:
+    if "error" in data:
+        return {"voicevault.unrecorded": data["error"]}
+    documents = [{key: hit[key] for key in ("id", "score") if hit[key] is not None} for hit in data.get("hits", ())]
     flat = {
         f"retrieval.documents.{at}.document.{key}": value
         for at, document in enumerate(documents[:MOST_FLAT])

@@ -14,7 +14,7 @@ from voicevault_retrievers.answers.citations import citation_of
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Span
 from voicevault_retrievers.core.explanation import finite, wordings
-from voicevault_retrievers.core.telemetry import found_in
+from voicevault_retrievers.core.tracing import found_in
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Vote
 from voicevault_retrievers.display.marking import marked
 from voicevault_retrievers.errors import told

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +18,6 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.indexing import DeleteResponse, DocumentIndex, UpsertResponse
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
-from langchain_core.runnables.config import var_child_runnable_config
 from pydantic import Field
 
 from voicevault_retrievers._support.checks import seconds_or_none
@@ -38,9 +37,10 @@ from voicevault_retrievers.core.execution.plan import (
 )
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.filters import Filter, both, compile_filter, scope
+from voicevault_retrievers.core.tracing import recording
 from voicevault_retrievers.core.types import Query, Result, as_query
 from voicevault_retrievers.langchain.convert import document_of, turns_of
-from voicevault_retrievers.langchain.events import DEGRADED_EVENT, aobserver, is_heard, observer
+from voicevault_retrievers.langchain.events import DEGRADED_EVENT, below, is_heard, recorder
 from voicevault_retrievers.langchain.foreign_stages import arranges, stage_of
 from voicevault_retrievers.langchain.validation import STRICT, Checked, OwnFilter
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -64,8 +64,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` is dispatched. With
     `on_error` "raise" the failure's error is raised instead.
 
-    Each rewriter, channel, fusion and stage dispatches an event when it ends (see `events.EVENTS`). LangChain's
-    components appear as runs.
+    Each rewriter, channel, fusion and stage is a child run (see `events.RunRecorder`), below which LangChain's
+    components appear. These runs hold ids, ranks and scores, and with `traced_texts` also texts that no stage masked.
     """
 
     model_config = STRICT
@@ -74,6 +74,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     require: OwnFilter = None
     stages: Sequence[Any] = Field(default_factory=list)
     timeout: float | None = None
+    traced_texts: bool = False
 
     def _check(self) -> None:
         self._k()
@@ -209,8 +210,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         k: int | None = None,
         **asked: Any,
     ) -> list[Document]:
-        with below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            return self._documents(self.search(query, k, observe=observer(config), **asked), query, config)
+        with below(patch_config(None, callbacks=run_manager.get_child())) as config, self._recording(config):
+            return self._documents(self.search(query, k, **asked), query, config)
 
     async def _aget_relevant_documents(
         self,
@@ -220,9 +221,11 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         k: int | None = None,
         **asked: Any,
     ) -> list[Document]:
-        with below(patch_config(None, callbacks=run_manager.get_child())) as config:
-            result = await self.asearch(query, k, observe=aobserver(config), **asked)
-            return await self._adocuments(result, query, config)
+        with below(patch_config(None, callbacks=run_manager.get_child())) as config, self._recording(config):
+            return await self._adocuments(await self.asearch(query, k, **asked), query, config)
+
+    def _recording(self, config: RunnableConfig) -> AbstractContextManager[None]:
+        return recording(recorder(config, texts=self.traced_texts))
 
     def _documents(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
         result = value_of(found)
@@ -340,13 +343,3 @@ class ThreadedIndex(DocumentIndex):
     async def aget(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """`get` in a worker thread."""
         return await aexecute(in_thread("get", partial(self.get, ids, **kwargs)))
-
-
-@contextmanager
-def below(config: RunnableConfig) -> Iterator[RunnableConfig]:
-    """Set `config` as the current config of this context: LangChain itself sets none for a retriever."""
-    token = var_child_runnable_config.set(config)
-    try:
-        yield config
-    finally:
-        var_child_runnable_config.reset(token)

@@ -20,8 +20,8 @@ from voicevault_retrievers.core.explanation import after_stage
 from voicevault_retrievers.core.stages import ByPlace, place_id, place_of, settled
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of
+from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
 from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT, Checked

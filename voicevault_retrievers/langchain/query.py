@@ -16,7 +16,7 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.langchain.base import below
+from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_text_model
 from voicevault_retrievers.langchain.validation import STRICT, Checked
 from voicevault_retrievers.query import HyDE, ModelExpansion, RuleExpansion, Together

@@ -8,7 +8,7 @@ try:
     from voicevault_retrievers.llama_index.channels import RetrieverChannel, as_channel
     from voicevault_retrievers.llama_index.citations import CitationPostprocessor, citations_of, resolve_citations
     from voicevault_retrievers.llama_index.convert import NodeWithProvenance, provenance
-    from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEvent
+    from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEndEvent, SearchStepStartEvent
     from voicevault_retrievers.llama_index.filters import filter_of
     from voicevault_retrievers.llama_index.foreign_stages import skippable
     from voicevault_retrievers.llama_index.hybrid import HybridRetriever
@@ -54,7 +54,8 @@ __all__ = [
     "RetrievalTool",
     "RetrieverChannel",
     "SearchDegradedEvent",
-    "SearchStepEvent",
+    "SearchStepEndEvent",
+    "SearchStepStartEvent",
     "SentenceWindowPostprocessor",
     "VectorRetriever",
     "VectorStoreChannel",

@@ -28,6 +28,7 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.failures import log_failures
+from voicevault_retrievers.core.tracing import recording
 from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import events
@@ -57,8 +58,8 @@ class PipelineRetriever(BaseRetriever):
     channel or stage was skipped, the provenance names it under `degraded`, a warning is logged, and a
     SearchDegradedEvent is dispatched.
 
-    Each rewriter, channel, fusion and stage dispatches a SearchStepEvent when it ends; LlamaIndex's components appear
-    as spans.
+    Each rewriter, channel, fusion and stage is a span, with a SearchStepStartEvent and a SearchStepEndEvent. The spans
+    of LlamaIndex's components are below it.
 
     An index node among the nodes is replaced by the nodes of its `obj`, or of the object in `object_map`. Their
     provenance names the index node under `through`. Where the object has a provenance of its own for a node, the index
@@ -256,14 +257,16 @@ class PipelineRetriever(BaseRetriever):
     ) -> Result:
         pipeline = self.pipeline if over is None else over
         asked = self._asked(query, pipeline)
-        return pipeline.search(asked, self.k, observe=events.observer(asked.require, observe))
+        with recording(events.recorder()):
+            return pipeline.search(asked, self.k, observe=observe)
 
     async def _asearch(
         self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None, over: Pipeline | None = None
     ) -> Result:
         pipeline = await self._opened() if over is None else over
         asked = self._asked(query, pipeline)
-        return await pipeline.asearch(asked, self.k, observe=events.aobserver(asked.require, observe))
+        with recording(events.recorder()):
+            return await pipeline.asearch(asked, self.k, observe=observe)
 
     def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline) -> Query:
         asked = self.narrowing.of(query_of(query))

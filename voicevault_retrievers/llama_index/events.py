@@ -1,11 +1,13 @@
-"""LlamaIndex events for the steps of a search: for progress displays and traces."""
+"""LlamaIndex spans and events for the steps of a search: for progress displays and traces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import BoundArguments, signature
 from typing import Any
+from uuid import uuid4
 
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
@@ -13,39 +15,49 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
-from llama_index_instrumentation.dispatcher import Dispatcher
+from llama_index_instrumentation.dispatcher import Dispatcher, active_instrument_tags
 from llama_index_instrumentation.event_handlers import NullEventHandler
+from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
 
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span
-from voicevault_retrievers.core.explanation import step
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import StageWrapper, TopN
-from voicevault_retrievers.core.types import Hit, Query, Ranking
+from voicevault_retrievers.core.tracing import Recorder, Work, data_of
+from voicevault_retrievers.core.types import Query, Ranking
 from voicevault_retrievers.llama_index.convert import node_of_hit
 from voicevault_retrievers.llama_index.foreign_stages import PostprocessorStage
 from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
 
 dispatcher = get_dispatcher(__name__)
-_KINDS = frozenset({"rewriter", "channel", "fusion", "stage"})
 
 
-class SearchStepEvent(BaseEvent):
-    """One finished step of a search; it never contains texts of nodes."""
+class SearchStepStartEvent(BaseEvent):
+    """A step of a search begins: a rewriter, channel, fusion or stage. Its `span_id` is that of the step's own span."""
 
     name: str = Field(description="Name of the rewriter, channel, fusion or stage.")
     kind: str = Field(description="rewriter, channel, fusion or stage.")
-    seconds: float = Field(description="How long it took.")
     queries: list[str] = Field(default_factory=list, description="What was asked.")
     k: int | None = Field(default=None, description="How many hits were asked for.")
-    hits: list[dict[str, Any]] = Field(default_factory=list, description="Id and score of each hit.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "SearchStepStartEvent"
+
+
+class SearchStepEndEvent(BaseEvent):
+    """A step of a search has ended; the event has the `span_id` of its start, and never contains texts of nodes."""
+
+    name: str = Field(description="Name of the rewriter, channel, fusion or stage.")
+    kind: str = Field(description="rewriter, channel, fusion or stage.")
+    hits: list[dict[str, Any]] = Field(default_factory=list, description="Id, rank and score of each hit.")
     wordings: list[str] = Field(default_factory=list, description="The question and what a rewriter added.")
     error: str | None = Field(default=None, description="Class and message of the error it ended with.")
 
     @classmethod
     def class_name(cls) -> str:
-        return "SearchStepEvent"
+        return "SearchStepEndEvent"
 
 
 class SearchDegradedEvent(BaseEvent):
@@ -58,52 +70,49 @@ class SearchDegradedEvent(BaseEvent):
         return "SearchDegradedEvent"
 
 
-def observer(require: Filter | None, observe: Observer | None = None) -> Observer | None:
-    """An observer that dispatches a search's events and calls `observe`; `require` filters the hits in the events."""
-    if not listened(dispatcher):
-        return observe
-    passes = compile_filter(require)
+class SpanRecorder(Recorder):
+    """Records each rewriter, channel, fusion and stage as a span, such as `channel bm25`, with a pair of events."""
 
-    def both(span: Span, outcome: Any) -> None:
-        _dispatch(span, outcome, passes)
-        if observe is not None:
-            observe(span, outcome)
+    def begin(self, work: Work) -> tuple[str, BoundArguments]:
+        span_id, bound = f"{work.kind} {work.name}-{uuid4()}", signature(_step).bind(list(work.texts), work.k)
+        parent, tags = active_span_id.get(), active_instrument_tags.get()
+        dispatcher.span_enter(span_id, bound, parent_id=parent, tags=tags)
+        asked = {"name": work.name, "kind": work.kind, **bound.arguments}
+        dispatcher.event(SearchStepStartEvent(**asked, span_id=span_id))
+        return span_id, bound
 
-    return both
+    @contextmanager
+    def inside(self, run: tuple[str, BoundArguments]) -> Iterator[None]:
+        token = active_span_id.set(run[0])
+        try:
+            yield
+        finally:
+            active_span_id.reset(token)
+
+    def end(self, run: tuple[str, BoundArguments], work: Work, outcome: Any) -> None:
+        span_id, bound = run
+        failed = isinstance(outcome, BaseException)
+        data = {"error": str(outcome)} if failed else data_of(outcome)
+        dispatcher.event(SearchStepEndEvent(name=work.name, kind=work.kind, span_id=span_id, **data))
+        if failed:
+            dispatcher.span_drop(span_id, bound, err=outcome)
+        else:
+            dispatcher.span_exit(span_id, bound, result=data)
 
 
-def aobserver(require: Filter | None, observe: AsyncObserver | None = None) -> AsyncObserver | None:
-    """`observer` for a search on an event loop."""
-    if not listened(dispatcher):
-        return observe
-    passes = compile_filter(require)
+def recorder() -> SpanRecorder | None:
+    """A recorder of searches; None where no handler listens."""
+    return SpanRecorder() if is_heard(dispatcher) else None
 
-    async def both(span: Span, outcome: Any) -> None:
-        _dispatch(span, outcome, passes)
-        if observe is not None:
-            await observe(span, outcome)
 
-    return both
+def _step(queries: Sequence[str], k: int | None) -> None:
+    """The signature of a step, as spans show it."""
 
 
 def degraded(skipped: Sequence[str]) -> None:
     """Dispatch the skipped parts, if there are any."""
     if skipped:
         dispatcher.event(SearchDegradedEvent(degraded=list(skipped)))
-
-
-def _dispatch(span: Span, outcome: Any, passes: Callable[[Any], bool]) -> None:
-    if span.kind not in _KINDS:
-        return
-    dispatcher.event(SearchStepEvent(kind=span.kind, **step(span, _permitted(outcome, passes))))
-
-
-def _permitted(outcome: Any, passes: Callable[[Any], bool]) -> Any:
-    """The hits of a fusion or stage that the access rights permit; a channel's matches are filtered already."""
-    hits = outcome.hits if isinstance(outcome, Ranking) else outcome
-    if not isinstance(hits, list | tuple):
-        return hits
-    return [hit for hit in hits if not isinstance(hit, Hit) or passes(hit.access_metadata)]
 
 
 def listened(at: Dispatcher) -> bool:

@@ -27,6 +27,7 @@ from voicevault_retrievers.core.execution.plan import (
 from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.filters import Filter, both, scope
 from voicevault_retrievers.core.queries import Turn, as_turn
+from voicevault_retrievers.core.tracing import permitting
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.display import analyzer_of, result_html
@@ -101,11 +102,12 @@ class Pipeline(Batched):
         follow-up questions read it. `observe` is called with each call and its outcome when the call ends.
         """
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
-        with telemetry.search(asked.text, k) as note:
-            ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-            ranking = permitted(ranking, asked.require)
-            note(ranking)
-        return self._answered(self._result(asked, ranking, spans))
+        with permitting(asked.require):
+            with telemetry.search(asked.text, k) as note:
+                ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = permitted(ranking, asked.require)
+                note(ranking)
+            return self._answered(self._result(asked, ranking, spans))
 
     async def asearch(
         self,
@@ -117,11 +119,12 @@ class Pipeline(Batched):
     ) -> Result:
         """`search` on the running event loop; the result differs only in its timings."""
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
-        with telemetry.search(asked.text, k) as note:
-            ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-            ranking = permitted(ranking, asked.require)
-            note(ranking)
-        return await self._aanswered(self._result(asked, ranking, spans))
+        with permitting(asked.require):
+            with telemetry.search(asked.text, k) as note:
+                ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = permitted(ranking, asked.require)
+                note(ranking)
+            return await self._aanswered(self._result(asked, ranking, spans))
 
     def warm_up(self) -> None:
         """Load the embedders and rerankers of the channels and stages, so that no search waits for them.

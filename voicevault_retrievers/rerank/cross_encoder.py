@@ -16,7 +16,7 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import Scorer
-from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, ranked
 from voicevault_retrievers.errors import ConfigError, InvalidScoreError, RerankerError, unknown
 from voicevault_retrievers.models.weights import PROFILES, canonical
 from voicevault_retrievers.rerank.blending import BLEND, blended, lead, rescored, settled_at
@@ -167,6 +167,7 @@ class CrossEncoderRerank(Stage):
         scores: list[float] = []
         began = monotonic()
         for group in self._groups(query, ranking, scores):
+            hits = ranking.hits[len(scores) : len(scores) + len(group)]
             (outcome,) = yield (
                 Call(
                     self.name,
@@ -175,6 +176,7 @@ class CrossEncoderRerank(Stage):
                     breaker=self._breaker,
                     kind="stage",
                     texts=(query.text,),
+                    shown=partial(_scored_hits, hits),
                 ),
             )
             if isinstance(outcome, Exception):
@@ -305,6 +307,11 @@ def _probable(hit: Hit, stage: str, calibration: Calibration) -> Hit:
         return hit
     told = replace(vote, probability=calibration.probability(vote.score))
     return replace(hit, votes=tuple(told if one is vote else one for one in hit.votes))
+
+
+def _scored_hits(hits: Sequence[Hit], scores: Sequence[float]) -> Sequence[Hit]:
+    """The hits with a model's scores, best first."""
+    return ranked(replace(hit, score=score) for hit, score in zip(hits, scores, strict=True))
 
 
 def _scored(scorer: Scorer, query: str, passages: Sequence[str]) -> list[float]:

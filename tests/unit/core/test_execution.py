@@ -187,10 +187,19 @@ def test_a_search_goes_on_while_another_thread_imports_asyncio(monkeypatch: pyte
     assert execute(_each(Call("a", lambda: 7))) == [7]
 
 
-async def test_an_interrupt_in_a_coroutine_is_raised() -> None:
-    class Stop(BaseException):
-        pass
+class Stop(BaseException):
+    pass
 
+
+async def test_an_interrupt_in_a_local_call_beside_others_is_raised(hang: Callable[[], None]) -> None:
+    def stop() -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        await aexecute(_each(Call("local", stop, local=True), Call("remote", hang)))
+
+
+async def test_an_interrupt_in_a_coroutine_is_raised() -> None:
     async def stop() -> None:
         raise Stop
 

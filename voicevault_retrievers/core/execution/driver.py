@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.execution.event_loop import LoopBridge
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, Plan, Span, value_of
-from voicevault_retrievers.core.execution.run import Ready, Run, Runs, Ticket, finish, ignore, outcomes_of
+from voicevault_retrievers.core.execution.recording import aabandoned, abandoned
+from voicevault_retrievers.core.execution.run import Ready, Run, Runs, Ticket, finish, outcomes_of
 from voicevault_retrievers.core.execution.workers import COMPUTING, WORKERS
+from voicevault_retrievers.core.tracing import RECORDER
 
 if TYPE_CHECKING:
     import asyncio
@@ -79,7 +81,7 @@ def _await(runs: Runs, inbox: SimpleQueue[tuple[Ticket, Any]]) -> None:
         with BATON.aside():
             ticket, outcome = inbox.get(timeout=runs.patience())
     except Empty:
-        runs.expire()
+        abandoned(runs.expire())
     else:
         ticket.run.finish(ticket, outcome)
 
@@ -92,7 +94,8 @@ async def aexecute(
     observe: AsyncObserver | None = None,
 ) -> T:
     """`execute` on the running event loop, which only inline calls block."""
-    (outcome,) = await _adrive(Runs([Run(plan, timeout, spans, watched=observe is not None)]), observe)
+    run = Run(plan, timeout, spans, watched=observe is not None)
+    (outcome,) = await _adrive(Runs([run], awaited=RECORDER.get() is not None), observe)
     result: T = value_of(outcome)
     return result
 
@@ -122,7 +125,7 @@ async def _adrive(runs: Runs, observe: AsyncObserver | None) -> list[Any]:
                 continue
             _in_one_thread(ready.local, list(runs.together(ready.local)), from_thread, bridge)
             for ticket in ready.others:
-                if ticket.call.coroutine is not None:
+                if ticket.call.coroutine is not None or ticket.call.inline:
                     ticket.on_loop(loop, inbox)
                 else:
                     ticket.in_thread(_paired(ticket, from_thread), bridge)
@@ -133,7 +136,7 @@ async def _adrive(runs: Runs, observe: AsyncObserver | None) -> list[Any]:
                 return runs.outcomes
             arrived = await _arrival(loop, inbox, runs.patience())
             if arrived is None:
-                runs.expire()
+                await aabandoned(runs.expire())
             else:
                 ticket, outcome = arrived
                 ticket.run.finish(ticket, outcome)
@@ -211,8 +214,12 @@ def _in_one_thread(
         wanted = False
         workers.drop(task)
 
+    def ended(outcome: Any) -> None:
+        for ticket in tickets if isinstance(outcome, BaseException) else ():
+            deliver((ticket, outcome))
+
     workers = COMPUTING if all(ticket.call.computes for ticket in tickets) else WORKERS
-    task = workers.submit(run, ignore, "local")
+    task = workers.submit(run, ended, "local")
     for ticket in tickets:
         ticket.abandon = ticket.drop = drop
 

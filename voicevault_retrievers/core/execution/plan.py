@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.telemetry import recorded
+from voicevault_retrievers.core.execution.recording import arecorded, recorded
 
 T = TypeVar("T")
 Kind: TypeAlias = Literal["channel", "fusion", "stage", "rewriter", "other"]
@@ -54,7 +54,7 @@ class Call:
 
     `timeout` is in seconds from the first call of the `breaker` in a run, so a repeated request gets the rest; without
     a breaker, from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where
-    there is one. `texts` and `k` describe the request in traces.
+    there is one. `texts` and `k` describe the request in traces; `shown` makes of the value the hits that they show.
 
     `each` makes several calls of one breaker at once: it takes the `argument` of each call, and returns the list of
     what their functions would return.
@@ -73,30 +73,32 @@ class Call:
     kind: Kind = "other"
     texts: tuple[str, ...] = ()
     k: int | None = None
+    shown: Callable[[Any], Any] | None = None
     each: Callable[[Sequence[Any]], Sequence[Any]] | None = None
     argument: Any = None
 
     def run(self) -> Any:
-        """Call the function, within a span where the application records spans."""
+        """Call the function, within spans and runs where the application records any."""
         span = recorded(self)
         if span is None:
             return self.function()
         with span as note:
             value = self.function()
-            note(value)
+            note(value if self.shown is None else self.shown(value))
             return value
 
     async def arun(self) -> Any:
-        """Await the coroutine, within a span like `run`."""
-        if self.coroutine is None:
-            return self.run()
-        span = recorded(self)
+        """Await the coroutine, or call the function where there is none, recorded like `run`."""
+        span = arecorded(self)
         if span is None:
-            return await self.coroutine()
-        with span as note:
-            value = await self.coroutine()
-            note(value)
+            return await self._awaited()
+        async with span as note:
+            value = await self._awaited()
+            note(value if self.shown is None else self.shown(value))
             return value
+
+    async def _awaited(self) -> Any:
+        return self.function() if self.coroutine is None else await self.coroutine()
 
 
 @dataclass(frozen=True)

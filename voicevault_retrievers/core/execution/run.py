@@ -11,14 +11,23 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, MutableSequence, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.execution.event_loop import LoopBridge
-from voicevault_retrievers.core.execution.plan import MAX_ABANDONED, Call, CircuitBreaker, Plan, Span, Step, outcome_of
+from voicevault_retrievers.core.execution.plan import (
+    MAX_ABANDONED,
+    Call,
+    CircuitBreaker,
+    Plan,
+    Span,
+    Step,
+    outcome_of,
+    value_of,
+)
 from voicevault_retrievers.core.execution.workers import WORKERS
 from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
 
@@ -102,10 +111,14 @@ class Ready(NamedTuple):
 
 
 class Runs:
-    """Runs that are driven together, so that calls of the same breaker can be made at once."""
+    """Runs that are driven together, so that calls of the same breaker can be made at once.
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    With `awaited` the driver makes inline calls too: they are recorded on its event loop.
+    """
+
+    def __init__(self, runs: Sequence[Run], *, awaited: bool = False) -> None:
         self._runs = runs
+        self._awaited = awaited
         self._left = Ready([], [])
         self._lock = Mutex()
         self._computing = self._closed = False
@@ -127,7 +140,7 @@ class Runs:
                 if waiting >= ABREAST:
                     continue
                 waiting += 1
-            for ticket in run.start(at_home=not self._computing):
+            for ticket in run.start(at_home=not self._computing, awaited=self._awaited and not self._computing):
                 (ready.local if ticket.local else ready.others).append(ticket)
         return ready
 
@@ -175,13 +188,14 @@ class Runs:
         first = min((ticket.deadline for run in self._runs for ticket in run.pending), default=math.inf)
         return None if math.isinf(first) else min(max(0.0, first - time.monotonic()), LONGEST_WAIT)
 
-    def expire(self) -> None:
-        """Abandon every call past its deadline."""
+    def expire(self) -> list[tuple[Call, SearchTimeoutError]]:
+        """Abandon every call past its deadline. Returns these calls with their errors."""
         now = time.monotonic()
-        for run in self._runs:
-            for ticket in [ticket for ticket in run.pending if ticket.deadline <= now]:
-                ticket.abandon()
-                run.finish(ticket, _late(ticket))
+        late = [(ticket, _late(ticket)) for run in self._runs for ticket in run.pending if ticket.deadline <= now]
+        for ticket, error in late:
+            ticket.abandon()
+            ticket.run.finish(ticket, error)
+        return [(ticket.call, error) for ticket, error in late]
 
     def news(self) -> list[tuple[Span, Any]]:
         """The calls that have ended since the last request for news, with their outcomes."""
@@ -225,8 +239,8 @@ class Run:
         """Whether a queued call may wait for something."""
         return any(not (call.local or call.inline) for call, _ in self._queued)
 
-    def start(self, *, at_home: bool) -> Iterator[Ticket]:
-        """Yield the calls to be made now. Inline, repeated, late and refused calls are settled here."""
+    def start(self, *, at_home: bool, awaited: bool = False) -> Iterator[Ticket]:
+        """Yield the calls to be made now. Repeated calls, and unless `awaited` inline and refused ones, are settled."""
         kept: list[tuple[Call, Callable[[Any], None]]] = []
         while self._queued:
             call, deliver = self._queued.pop(0)
@@ -238,9 +252,10 @@ class Run:
                 self._asked[call.key].deliver.append(deliver)
             else:
                 ticket = self._ticket(call, deliver)
-                refusal = self._refusal(ticket)
-                if refusal is not None or call.inline:
-                    self.finish(ticket, refusal if refusal is not None else outcome_of(call.run))
+                if (refusal := self._refusal(ticket)) is not None:
+                    ticket.call = replace(call, function=partial(value_of, refusal), coroutine=None, inline=True)
+                if ticket.call.inline and not awaited:
+                    self.finish(ticket, outcome_of(ticket.call.run))
                 else:
                     yield ticket
         self._queued = kept

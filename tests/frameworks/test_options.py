@@ -52,7 +52,7 @@ def signature_of(face: str) -> dict[str, Any]:
         base = langchain.HybridRetriever.__mro__[
             [one.__name__ for one in langchain.HybridRetriever.__mro__].index("BaseRetriever")
         ]
-        own = langchain.HybridRetriever.model_fields.keys() - base.model_fields.keys() - {"made"}  # type: ignore[attr-defined]
+        own = langchain.HybridRetriever.model_fields.keys() - base.model_fields.keys() - {"made", "traced_texts"}  # type: ignore[attr-defined]
         return {name: langchain.HybridRetriever.model_fields[name] for name in own}
     parameters = inspect.signature(llama_index.HybridRetriever).parameters
     return {name: one for name, one in parameters.items() if name not in OF_LLAMA_INDEX | {"unknown"}}

@@ -68,6 +68,7 @@ class PipelineRetriever(BaseRetriever):
     """
 
     timeout: float | None = None
+    metadata_mode: MetadataMode = MetadataMode.EMBED
 
     def __init__(
         self,
@@ -82,7 +83,6 @@ class PipelineRetriever(BaseRetriever):
         object_map: dict[str, Any] | None = None,
         objects: list[IndexNode] | None = None,
         verbose: bool = False,
-        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **unknown: Never,
     ) -> None:
         refuse(type(self), unknown)
@@ -92,7 +92,6 @@ class PipelineRetriever(BaseRetriever):
         self.k = top_k(k, similarity_top_k, 5 if pipeline is None else pipeline.k)
         self.narrowing = Narrowing().further(where, require, None)
         self.node_postprocessors = _stages(node_postprocessors or ())
-        self.metadata_mode = MetadataMode(metadata_mode)
         self._given = pipeline
         self._kept = Parts()
 

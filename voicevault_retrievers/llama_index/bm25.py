@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llama_index.core.indices.vector_store.base import VectorStoreIndex
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
@@ -47,7 +47,8 @@ class BM25Retriever(PipelineRetriever):
     """Keyword search: returns the nodes that share a term with the query, and no others.
 
     Scores are BM25 scores: unbounded, higher is better. `timeout` bounds a search, in seconds. When a postprocessor
-    fails, `on_error` "skip" keeps the nodes found so far, "raise" raises its error. `options` are those of
+    fails, `on_error` "skip" keeps the nodes found so far, "raise" raises its error. `metadata_mode` says which metadata
+    are indexed before a node's text: by default those that LlamaIndex embeds. `options` are those of
     `PipelineRetriever`: k or similarity_top_k (5), where, require, node_postprocessors, callback_manager, object_map,
     objects, verbose.
 
@@ -62,10 +63,12 @@ class BM25Retriever(PipelineRetriever):
         *,
         timeout: float | None = None,
         on_error: OnError = "skip",
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **options: Unpack[RetrieverOptions],
     ) -> None:
         super().__init__(Pipeline(bm25, timeout=timeout, on_error=on_error), **options)
         self.bm25 = bm25
+        self.metadata_mode = MetadataMode(metadata_mode)
         self.timeout = timeout
         self.on_error = on_error
 

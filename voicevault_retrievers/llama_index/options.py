@@ -74,7 +74,6 @@ class RetrieverOptions(CommonOptions, total=False):
 
     k: int | None
     similarity_top_k: int | None
-    metadata_mode: MetadataMode
 
 
 class LoneOptions(RetrieverOptions, total=False):
@@ -82,6 +81,7 @@ class LoneOptions(RetrieverOptions, total=False):
 
     timeout: float | None
     on_error: OnError
+    metadata_mode: MetadataMode
 
 
 def mode_in(options: Mapping[str, Any]) -> MetadataMode:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.indices.base import BaseIndex
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Unpack
 
@@ -52,12 +52,14 @@ class VectorRetriever(PipelineRetriever):
         *,
         timeout: float | None = None,
         on_error: OnError = "skip",
+        metadata_mode: MetadataMode = MetadataMode.EMBED,
         **options: Unpack[RetrieverOptions],
     ) -> None:
         refuse(type(self), options)
         super().__init__(Pipeline(_channel(index, embed_model, timeout), on_error=on_error), **options)
         self.index = index
         self.embed_model = embed_model
+        self.metadata_mode = MetadataMode(metadata_mode)
         self.timeout = timeout
         self.on_error = on_error
 

@@ -10,25 +10,41 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
+import numpy as np
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
+from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
+from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
-from voicevault_retrievers.core.execution.plan import Call, Plan
+from voicevault_retrievers.core.execution.plan import Call, Plan, in_thread
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.leaf import Match
-from voicevault_retrievers.core.types import PARENT_TYPE, ChannelKind, Chunk, Hit, Query, Ranking, Variant, ranked
+from voicevault_retrievers.core.types import (
+    PARENT_TYPE,
+    ChannelKind,
+    Chunk,
+    Hit,
+    Query,
+    Ranking,
+    Variant,
+    Vector,
+    ranked,
+)
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document
-from voicevault_retrievers.langchain.models import bound_of
-from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified, pushed
+from voicevault_retrievers.langchain.models import as_embedder, bound_of
+from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified, kinds_of, pushed
 
 _Given: TypeAlias = tuple[Document, float | None]
+
+KEPT = 10_000
+"""The number of texts whose vectors a channel keeps, for a store that gives no scores."""
 
 
 class _Documents(Foreign[str, Mapping[str, Any], _Given]):
@@ -128,8 +144,12 @@ class VectorStoreChannel(_Documents):
     """A channel that searches a LangChain vector store and keeps its order.
 
     Scores are the store's relevance scores, higher is better, where the store defines them and they fall with its
-    order. Otherwise hits have ranks only: `similarity_search_with_score` returns distances in one store and
-    similarities in another.
+    order. A store without them, whose `similarity_search_with_score` may return distances or similarities, is asked for
+    documents alone: its embeddings give their cosines, each text embedded once, in one batch a search, and kept. A hit
+    has at most the score of the hit above it. Without embeddings, hits have ranks only.
+
+    `search_kwargs` are passed to every search of the store; its `k` is the most documents that are found. Where they
+    have a `filter`, no other is passed to the store.
 
     With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean. The
     store gets the part of the filter that its language can express (see `stores`), its documents are checked, and it is
@@ -144,28 +164,48 @@ class VectorStoreChannel(_Documents):
         timeout: float | None = None,
         name: str = "vectorstore",
         id_key: str | None = None,
+        search_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout, id_key=id_key or id_key_of(store))
         self.store = store
+        self.search_kwargs = dict(search_kwargs or {})
+        self.reach = self.search_kwargs.pop("k", None)
+        self._rows: LRUCache[str, Vector] = LRUCache(KEPT)
         self.awaits = _awaits_store(store, *(_SCORED if _scores(store) else ()))
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        if type(self.store) is InMemoryVectorStore:
+        if _has_similarities(self.store):
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
-            return _unscored(self.store.similarity_search(asked, k=k, **narrowed))
+            return self._compared(asked, self.store.similarity_search(asked, k=k, **narrowed))
         # Not the public method: it warns of scores outside [0, 1], which Chroma's default metric gives.
         return self.store._similarity_search_with_relevance_scores(asked, k=k, **narrowed)
 
     async def _asearch(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        if type(self.store) is InMemoryVectorStore:
+        if _has_similarities(self.store):
             return await self.store.asimilarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
-            return _unscored(await self.store.asimilarity_search(asked, k=k, **narrowed))
+            found = await self.store.asimilarity_search(asked, k=k, **narrowed)
+            return await aexecute(in_thread(self.name, partial(self._compared, asked, found)))
         return await self.store._asimilarity_search_with_relevance_scores(asked, k=k, **narrowed)
 
+    def _compared(self, asked: str, found: Sequence[Document]) -> Sequence[_Given]:
+        """Documents with their cosines to a question, each at most that of the one before it."""
+        if self.store.embeddings is None or not found:
+            return _unscored(found)
+        embedder = as_embedder(self.store.embeddings)
+        texts = [document.page_content for document in found]
+        rows: dict[str, Any] = {text: self._rows.get(text) for text in texts}
+        if new := [text for text, row in rows.items() if row is None]:
+            rows |= zip(new, embedder.embed_documents(new), strict=True)
+        for text in new:
+            self._rows.put(text, rows[text])
+        cosines = np.stack([rows[text] for text in texts]) @ embedder.embed_queries([asked])[0]
+        cosines = np.minimum.accumulate(cosines)
+        return list(zip(found, cosines.tolist(), strict=True))
+
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
-        return pushed(self.store, where)
+        return {**({} if "filter" in self.search_kwargs else pushed(self.store, where)), **self.search_kwargs}
 
     def _kept(self, found: Sequence[_Given], where: Filter | None, k: int) -> Sequence[Match]:
         searched = [entry for entry in found if PARENT_TYPE not in entry[0].metadata.items()]
@@ -219,7 +259,8 @@ class _Keyed(Over):
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
     """A channel from a retriever, a vector store, or a runnable or function that returns documents; a Channel as is.
 
-    A retriever of this package joins with its own channels, under its own filters. `id_key` names the metadata that is
+    A retriever of this package joins with its own channels, under its own filters. A vector store's plain retriever is
+    searched as its store is, for the scores that a fusion needs. `id_key` names the metadata that is
     a document's id, for any retriever or store. `timeout`, in seconds, applies to components of other packages. Raises
     ConfigError for anything else.
     """
@@ -229,6 +270,8 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
         return part.channel if id_key is None else _Keyed(part.channel, id_key)
     if isinstance(part, VectorStore):
         return VectorStoreChannel(part, timeout=timeout, id_key=id_key)
+    if type(part) is VectorStoreRetriever and part.search_type == "similarity":
+        return VectorStoreChannel(part.vectorstore, timeout=timeout, id_key=id_key, search_kwargs=part.search_kwargs)
     if callable(part) and not isinstance(part, type | Runnable):
         part = RunnableLambda(part)
     if isinstance(part, Runnable):
@@ -266,8 +309,13 @@ _SCORED = ("asimilarity_search_with_score", "_asimilarity_search_with_relevance_
 
 
 def _scores(store: VectorStore) -> bool:
-    """Whether the store is asked for scores. InMemoryVectorStore defines no relevance, but its scores are cosines."""
-    return type(store) is InMemoryVectorStore or _has_relevance(store)
+    """Whether the store is asked for scores."""
+    return _has_similarities(store) or _has_relevance(store)
+
+
+def _has_similarities(store: VectorStore) -> bool:
+    """Whether a store's scores are known to be higher for the better: InMemoryVectorStore defines no relevance."""
+    return type(store) is InMemoryVectorStore or "voicevault_retrievers.HybridStore" in kinds_of(store)
 
 
 def _has_relevance(store: VectorStore) -> bool:

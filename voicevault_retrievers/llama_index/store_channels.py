@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -27,7 +28,16 @@ from voicevault_retrievers.engines.foreign import Foreign
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, documents_embedded, query_embedded
-from voicevault_retrievers.llama_index.store_filters import QDRANT, SIMPLE, Pushed, effort, kind_of, pushed, reach_of
+from voicevault_retrievers.llama_index.store_filters import (
+    CHROMA,
+    QDRANT,
+    SIMPLE,
+    Pushed,
+    effort,
+    kind_of,
+    pushed,
+    reach_of,
+)
 
 REPLACING = (QDRANT, SIMPLE)
 """Stores in which an added node replaces the node with the same id."""
@@ -77,11 +87,27 @@ class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
 
     def _search(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         with self._alone:
-            return _entries(self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k)))
+            found = self.store.query(_query(asked, k, narrowed), **narrowed.options, **effort(self.store, k))
+            return self._entries(found)
 
     async def _asearch(self, asked: StoreQuestion, k: int, narrowed: Pushed) -> Sequence[StoreResult]:
         options = {**narrowed.options, **effort(self.store, k)}
-        return _entries(await self.store.aquery(_query(asked, k, narrowed), **options))
+        return self._entries(await self.store.aquery(_query(asked, k, narrowed), **options))
+
+    def _entries(self, result: VectorStoreQueryResult) -> list[StoreResult]:
+        nodes: Sequence[BaseNode] = result.nodes or ()
+        ids = [node.node_id for node in nodes] or result.ids or []
+        scores = (result.similarities or [])[: len(ids)]
+        found = zip_longest(ids, nodes, scores)
+        return [StoreResult(name, node, None if one is None else self._score(one)) for name, node, one in found]
+
+    def _score(self, given: float) -> float:
+        """A score of the store; of Chroma, which gives exp(-distance), the cosine of that distance of unit vectors."""
+        store: Any = self.store
+        if kind_of(store) != CHROMA:
+            return float(given)
+        space = (store._collection.configuration_json.get("hnsw") or {}).get("space", "l2")
+        return 1 + math.log(max(given, sys.float_info.min)) / (2 if space == "l2" else 1)
 
     def _narrowed(self, where: Filter | None) -> Pushed:
         return pushed(self.store, where, self.ids)
@@ -244,14 +270,6 @@ def turns(store: object) -> AbstractContextManager[None]:
 
 def _query(asked: StoreQuestion, k: int, narrowed: Pushed) -> VectorStoreQuery:
     return VectorStoreQuery(asked.vector, k, query_str=asked.text, **narrowed.fields)
-
-
-def _entries(result: VectorStoreQueryResult) -> list[StoreResult]:
-    nodes: Sequence[BaseNode] = result.nodes or ()
-    ids = [node.node_id for node in nodes] or result.ids or []
-    scores = (result.similarities or [])[: len(ids)]
-    found = zip_longest(ids, nodes, scores)
-    return [StoreResult(name, node, None if score is None else float(score)) for name, node, score in found]
 
 
 def _is_whole(node: BaseNode | None) -> bool:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         WeightedRerank,
     )
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
-    from voicevault_retrievers.structure import ParentExpansion
+    from voicevault_retrievers.structure import ContextWriter, ParentExpansion
     from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion
     from voicevault_retrievers.structure.questions import QuestionChannel
     from voicevault_retrievers.text import Analyzer
@@ -104,6 +104,7 @@ __all__ = [
     "CompoundExpansion",
     "Context",
     "ContextBuilder",
+    "ContextWriter",
     "Convex",
     "CrossEncoderRerank",
     "DistributionBased",
@@ -183,6 +184,7 @@ _HOMES = {
     "CompoundExpansion": "query",
     "Context": "core.types",
     "ContextBuilder": "answers",
+    "ContextWriter": "structure",
     "Convex": "fusion",
     "CrossEncoderRerank": "rerank",
     "DistributionBased": "fusion",

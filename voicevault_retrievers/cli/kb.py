@@ -14,7 +14,7 @@ from rich.table import Table
 
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar
-from voicevault_retrievers.cli.structure import graph, parents, questions
+from voicevault_retrievers.cli.structure import contexts, graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.errors import ConfigError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, default_root, export, remove, restore
@@ -37,6 +37,7 @@ def kb() -> None:
 kb.add_command(graph)
 kb.add_command(parents)
 kb.add_command(questions)
+kb.add_command(contexts)
 
 
 @kb.command("list", epilog=options.examples("voicevault kb list", "voicevault kb list --json"))

@@ -1,10 +1,10 @@
-"""`voicevault kb questions`, `graph` and `parents`: structures derived from a base's chunks, also on servers."""
+"""`voicevault kb questions`, `contexts`, `graph`, `parents`: what is made from a base's chunks, also on servers."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -19,12 +19,13 @@ from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.progress import bar, plain
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
+from voicevault_retrievers.models.language import OllamaModel, OpenAIModel, ServedModel
 from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.graphs import update_graph
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.addresses import graph_store, parent_store
+from voicevault_retrievers.structure.context_writer import ContextWriter, has_context
 from voicevault_retrievers.structure.graph import Entry, GraphStats, RuleReferences
 from voicevault_retrievers.structure.graph.building import DOCUMENTS, LAWS
 from voicevault_retrievers.structure.graph.cypher import CypherStatement
@@ -46,6 +47,24 @@ _IDS = "MATCH (n:VVNode) WHERE n.chunk IS NOT NULL AND n.id STARTS WITH $prefix 
 
 _name = click.argument("name", shell_complete=options.known_bases)
 
+_MODEL = (
+    click.option("--ollama", metavar="MODEL", help="A model of an Ollama writes them."),
+    click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API, does."),
+    click.option("--base-url", metavar="URL", help="Where that server is, if not where it is usually."),
+    click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds for a chunk.  [default: 60]"),
+    click.option(
+        "--at-once", default=4, show_default=True, type=click.IntRange(min=1), help="Chunks asked for at a time."
+    ),
+    click.option("--again", is_flag=True, help="Ask for all chunks, whatever there is."),
+)
+
+
+def _by_model(command: options.Command) -> options.Command:
+    """Add the options of a command for which a language model writes."""
+    for option in reversed(_MODEL):
+        command = option(command)
+    return command
+
 
 @click.command(
     epilog=options.examples(
@@ -53,18 +72,13 @@ _name = click.argument("name", shell_complete=options.known_bases)
     )
 )
 @_name
-@click.option("--ollama", metavar="MODEL", help="A model of an Ollama writes them.")
-@click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API, does.")
-@click.option("--base-url", metavar="URL", help="Where that server is, if not where it is usually.")
+@_by_model
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help='JSON: {"chunk id": ["question", ...]}.',
 )
 @click.option("--per-chunk", type=click.IntRange(min=1), help="How many a model writes.  [default: 3]")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds for a chunk.  [default: 60]")
-@click.option("--at-once", default=4, show_default=True, type=click.IntRange(min=1), help="Chunks asked for at a time.")
-@click.option("--again", is_flag=True, help="Ask for all chunks, whatever there is.")
 @options.wait
 @options.root
 @options.reporting
@@ -93,7 +107,8 @@ def questions(
             raise ConfigError("--base-url, --per-chunk, --timeout and --again are for a model, not for --file")
         questioner: Any = _given(file)
     else:
-        questioner = _asked(ollama, openai, base_url, per_chunk or 3, timeout or 60.0)
+        seconds = timeout or 60.0
+        questioner = ModelQuestions(_served(ollama, openai, base_url, seconds), per_chunk or 3, timeout=seconds)
     console = Console(stderr=True, soft_wrap=True)
     with KnowledgeBase.open(name, root=root, wait=wait) as kb, bar(console, "asking") as progress:
         index = question_index(kb, wait=wait)
@@ -105,6 +120,59 @@ def questions(
             raise
         total = sum(1 for _ in index.questions.view().ids())
     _tell(console, name, done, total)
+    if done.failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(
+    epilog=options.examples(
+        "voicevault kb contexts plant --ollama qwen3:8b --dry-run", "voicevault kb contexts plant --ollama qwen3:8b"
+    )
+)
+@_name
+@_by_model
+@click.option("--dry-run", is_flag=True, help="Ask nothing; print how many calls and tokens it would be.")
+@options.wait
+@options.root
+@options.reporting
+def contexts(
+    name: str,
+    ollama: str | None,
+    openai: str | None,
+    base_url: str | None,
+    timeout: float | None,
+    at_once: int,
+    again: bool,
+    dry_run: bool,
+    wait: float,
+    root: Path | None,
+) -> None:
+    """Write before each chunk where it stands in its document.
+
+    A language model reads the document and the chunk, and what it writes is searched with the chunk. Only chunks
+    without it are asked for: when it is broken off, the same command goes on from there. Exits with 1 where some chunks
+    failed.
+    """
+    if (ollama is None) == (openai is None):
+        raise ConfigError("say which model writes: one of --ollama MODEL and --openai MODEL")
+    seconds = timeout or 60.0
+    writer = ContextWriter(_served(ollama, openai, base_url, seconds), timeout=seconds)
+    console = Console(stderr=True, soft_wrap=True)
+    with KnowledgeBase.open(name, root=root, wait=wait) as kb:
+        if dry_run:
+            cost = writer.estimate(kb, again=again)
+            click.echo(f"{name}: {cost.calls} calls, about {cost.prompt_tokens} tokens of prompts")
+            return
+        try:
+            with bar(console, "asking") as progress:
+                done = writer.write(kb, again=again, at_once=at_once, progress=progress)
+        except KeyboardInterrupt:
+            kept = sum(map(has_context, kb))
+            console.print(f"{kb.name}: {kept} contexts are kept; the same command goes on from here", markup=False)
+            raise
+    _tell_failed(console, done.failed)
+    said = f"{name}: {done.written} contexts written, {done.unchanged} chunks unchanged, {len(done.failed)} failed"
+    console.print(said, highlight=False, markup=False)
     if done.failed:
         raise click.exceptions.Exit(1)
 
@@ -168,11 +236,15 @@ def parents(name: str, to: str, key: str, root: Path | None) -> None:
     console.print(f"{name}: {len(ids)} parents written to {store!r}", highlight=False, markup=False)
 
 
-def _tell(console: Console, name: str, done: QuestionUpdate, total: int) -> None:
-    for one, why in islice(done.failed.items(), SHOWN):
+def _tell_failed(console: Console, failed: Mapping[str, str]) -> None:
+    for one, why in islice(failed.items(), SHOWN):
         console.print(f"[yellow]failed[/] {escape(plain(f'{one}: {why}'))}", highlight=False)
-    if len(done.failed) > SHOWN:
-        console.print(f"and {len(done.failed) - SHOWN} more", highlight=False)
+    if len(failed) > SHOWN:
+        console.print(f"and {len(failed) - SHOWN} more", highlight=False)
+
+
+def _tell(console: Console, name: str, done: QuestionUpdate, total: int) -> None:
+    _tell_failed(console, done.failed)
     console.print(
         f"{name}: {done.asked} chunks asked, {done.unchanged} unchanged, {done.moved} with other metadata, "
         f"{done.removed} gone, {len(done.failed)} failed; {done.questions} questions made, {total} in all",
@@ -181,11 +253,12 @@ def _tell(console: Console, name: str, done: QuestionUpdate, total: int) -> None
     )
 
 
-def _asked(ollama: str | None, openai: str | None, base_url: str | None, count: int, timeout: float) -> ModelQuestions:
-    """A server's language model, asked for this many questions per chunk."""
+def _served(ollama: str | None, openai: str | None, base_url: str | None, timeout: float) -> ServedModel:
+    """A server's language model."""
     place: dict[str, Any] = {"base_url": base_url} if base_url else {}
     served: Any = OllamaModel if openai is None else OpenAIModel
-    return ModelQuestions(served(openai or ollama, timeout=timeout, **place), count, timeout=timeout)
+    model: ServedModel = served(openai or ollama, timeout=timeout, **place)
+    return model
 
 
 def _given(file: Path) -> dict[str, list[str]]:

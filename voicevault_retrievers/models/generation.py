@@ -101,6 +101,11 @@ def filled(prompt: str, **values: object) -> str:
     return _PLACE.sub(lambda place: str(values.get(place[1], place[0])), prompt)
 
 
+def as_json(value: Any) -> str:
+    """A value as JSON on one line, for a prompt to show as data; surrogates, which no server reads, are replaced."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
 def aloud(answer: str) -> str:
     """The answer without a reasoning model's thoughts."""
     return _THOUGHTS.sub("", answer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError, RerankerError, SearchTimeoutError
-from voicevault_retrievers.models.generation import filled, lists_in
+from voicevault_retrievers.models.generation import as_json, filled, lists_in
 
 PROMPT = """\
 Which of these passages answer the question best?
@@ -124,8 +123,8 @@ class LLMRerank(Stage):
         passages = _fitted([hit.chunk.indexed_text[: self.max_chars] for hit in hits])
         return filled(
             self.prompt,
-            query=_json(query.text),
-            passages="\n".join(_json({"number": number, "text": text}) for number, text in enumerate(passages, 1)),
+            query=as_json(query.text),
+            passages="\n".join(as_json({"number": number, "text": text}) for number, text in enumerate(passages, 1)),
             count=min(self.top_n or len(passages), len(passages)),
         )
 
@@ -197,7 +196,3 @@ def _prompt(prompt: str) -> str:
     if not isinstance(prompt, str) or "{query}" not in prompt or "{passages}" not in prompt:
         raise ConfigError(f"a prompt is a text with the places {{query}} and {{passages}} in it, not {prompt!r}")
     return prompt
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()

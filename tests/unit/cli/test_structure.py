@@ -1,4 +1,4 @@
-"""`voicevault kb questions`, `graph` and `parents`: what each makes, says and refuses, and its exit code."""
+"""`voicevault kb questions`, `contexts`, `graph`, `parents`: what each makes, says, refuses, and its exit code."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.store.questions import question_index
 from voicevault_retrievers.structure.addresses import graph_store, parent_store
 from voicevault_retrievers.structure.graph import GraphChannel
+from voicevault_retrievers.text.tokens import estimate_tokens
 
 LAW = [
     Chunk("s1", "Section 1. This Act may be cited as the Water Act or as WA.", "p1", {"act": "WA"}),
@@ -122,6 +123,70 @@ def test_who_makes_questions_is_said_once_and_another_writer_is_named(run: Run, 
     lock = Lock(root / "law" / "quim_questions" / "lock")
     assert "is open for writing" in run("questions", "law", "--ollama", "m", code=1).output
     lock.release()
+
+
+@pytest.fixture
+def book(root: Path) -> str:
+    """The name of a base of twenty chunks of one file."""
+    with KnowledgeBase.create("book", root=root) as kb:
+        kb.add(
+            [Chunk(f"c{at:02d}", f"Pump {at} hums.", None, {"source": "book", "chunk_index": at}) for at in range(20)]
+        )
+    return "book"
+
+
+def headers(root: Path, name: str) -> set[str]:
+    return {chunk.header for chunk in KnowledgeBase.open(name, root=root)}
+
+
+@pytest.mark.parametrize("api", ["ollama", "openai"])
+def test_a_model_writes_the_contexts_of_what_has_none(run: Run, root: Path, book: str, api: str) -> None:
+    with model_server(says("On pumps\nthat hum.")) as server:
+        url = server.url if api == "ollama" else f"{server.url}/v1"
+        words = ("contexts", book, f"--{api}", "some-model", "--base-url", url)
+        told = run(*words, "--dry-run")
+        assert (server.requests, headers(root, book), told.stderr) == ([], {""}, "")
+        assert run(*words).stderr == "book: 20 contexts written, 0 chunks unchanged, 0 failed\n"
+        prompts = [body["messages"][-1]["content"] for _, _, body in server.requests]
+        assert told.stdout == f"book: 20 calls, about {sum(map(estimate_tokens, prompts))} tokens of prompts\n"
+        assert {body["model"] for _, _, body in server.requests} == {"some-model"}
+        assert headers(root, book) == {"\n\nOn pumps that hum."}
+        assert "book: 0 calls, about 0 tokens" in run(*words, "--dry-run").stdout
+        assert "20 calls" in run(*words, "--dry-run", "--again").stdout
+        assert "0 contexts written, 20 chunks unchanged" in run(*words).stderr
+        assert len(server.requests) == 20
+        assert "20 contexts written" in run(*words, "--again", "--at-once", "2", "--timeout", "30").stderr
+
+
+def test_contexts_written_before_it_is_broken_off_stay(
+    run: Run, root: Path, book: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with model_server(says("On pumps.")) as server:
+        words = ("contexts", book, "--ollama", "m", "--base-url", server.url)
+        with monkeypatch.context() as patch:
+            patch.setattr("voicevault_retrievers.cli.structure.bar", broken_off)
+            assert "book: 16 contexts are kept; the same command goes on from here" in run(*words, code=130).stderr
+        assert "4 contexts written, 16 chunks unchanged" in run(*words).stderr
+        assert len(server.requests) == 20
+
+
+def test_contexts_that_fail_are_told_and_what_is_missing_is_refused(run: Run, root: Path, book: str) -> None:
+    with model_server(lambda handler: handler.say("It is." if "Pump 19" in handler.asked["messages"][-1]["content"]
+                                                  else "")) as server:  # fmt: skip
+        with KnowledgeBase.open(book, root=root) as kb:
+            kb.add([Chunk("other", "Pump 19 of another file.", None, {"source": "other"})])
+            kb.delete(["c19"])
+        said = run("contexts", book, "--ollama", "m", "--base-url", server.url, code=1).stderr
+    assert "failed c00: RetrievalError" in said
+    assert "and 14 more" in said
+    assert "book: 1 contexts written, 0 chunks unchanged, 19 failed" in said
+    assert "names no file" in run("contexts", "plant", "--ollama", "m", "--base-url", refused_url(), code=1).stderr
+    assert (
+        "SearchNotAvailableError" in run("contexts", book, "--ollama", "m", "--base-url", refused_url(), code=1).stderr
+    )
+    for words in ((), ("--ollama", "a", "--openai", "b"), ("--dry-run",)):
+        assert "say which model writes" in run("contexts", book, *words, code=2).output
+    run("contexts", "missing", "--ollama", "m", code=2)
 
 
 def test_the_graph_is_kept_in_its_file_and_what_leads_nowhere_is_told(run: Run, root: Path) -> None:

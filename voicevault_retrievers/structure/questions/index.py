@@ -14,6 +14,7 @@ from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import unknown
 from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.structure.model_calls import BATCH, NOT_ASKED, Progress, all_hung
 from voicevault_retrievers.structure.questions.channel import QUESTIONS, QuestionChannel
 from voicevault_retrievers.structure.questions.records import (
     MARK,
@@ -35,14 +36,7 @@ from voicevault_retrievers.structure.questions.writers import ChunkQuestioner, Q
 
 T = TypeVar("T")
 
-Progress: TypeAlias = Callable[[int, int], None]
 By: TypeAlias = Literal["both", "bm25", "dense"]
-
-BATCH = 16
-"""The number of chunks whose questions are committed together: a killed update repeats at most so many."""
-
-_HUNG = "SearchTimeoutError"
-_NOT_ASKED = "not asked, for none of those before were answered in time"
 
 
 @dataclass(frozen=True)
@@ -174,8 +168,8 @@ class QuestionIndex:
             made, failed = yield from asking.made(list(chunks.values()), at_once)
             yield from _doing(partial(self._write, made))
             done = done.further(made, failed)
-            if failed and not made and all(said.startswith(_HUNG) for said in failed.values()):
-                return done.further((), dict.fromkeys(ids[start + BATCH :], _NOT_ASKED))
+            if all_hung(made, failed):
+                return done.further((), dict.fromkeys(ids[start + BATCH :], NOT_ASKED))
             if progress:
                 progress(min(start + BATCH, len(ids)), len(ids))
         return done

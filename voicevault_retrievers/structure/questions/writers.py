@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, Union
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole
-from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
+from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.errors import ConfigError, RetrievalError, is_setup_error
-from voicevault_retrievers.models.generation import LONGEST_ANSWER, aloud, filled, lists_in
+from voicevault_retrievers.errors import ConfigError, RetrievalError
+from voicevault_retrievers.models.generation import LONGEST_ANSWER, aloud, as_json, filled, lists_in
+from voicevault_retrievers.structure.model_calls import answers
 from voicevault_retrievers.structure.questions.records import QuestionsAtCommit, questions_of
 
 PROMPT = """\
@@ -76,8 +76,7 @@ class ModelQuestions:
         return questions_in(await model.acomplete(self._asked(chunk)))[: self.count]
 
     def _asked(self, chunk: Chunk) -> str:
-        passage = json.dumps(chunk.text[: self.max_chars], ensure_ascii=False).encode("utf-8", "replace").decode()
-        return filled(self.prompt, passage=passage, count=self.count)
+        return filled(self.prompt, passage=as_json(chunk.text[: self.max_chars]), count=self.count)
 
     def __repr__(self) -> str:
         prompt = "" if self.prompt == PROMPT else f", prompt={self.prompt!r}"
@@ -181,32 +180,15 @@ class ChunkQuestioner:
         return not is_known or kept != _distinct_or_none(self._own[chunk.id])
 
     def made(self, chunks: Sequence[Chunk], at_once: int) -> Plan[tuple[list[tuple[Chunk, list[str]]], dict[str, str]]]:
-        """The questions of each chunk, `at_once` calls at a time; and the reasons of failures, by chunk id.
+        """The questions of each chunk, and the reasons of failures by chunk id: see `answers`."""
+        return (yield from answers([(chunk, self._call(chunk)) for chunk in chunks], at_once))
 
-        Raises a set-up error, such as that of a missing model. Each group of calls has a new circuit breaker, so that
-        its time limit begins with its first call.
-        """
-        made: list[tuple[Chunk, list[str]]] = []
-        failed: dict[str, str] = {}
-        for start in range(0, len(chunks), at_once):
-            some = chunks[start : start + at_once]
-            breaker = CircuitBreaker()
-            outcomes = yield tuple(self._call(chunk, breaker) for chunk in some)
-            for chunk, outcome in zip(some, outcomes, strict=True):
-                if isinstance(outcome, Exception):
-                    if is_setup_error(outcome):
-                        raise outcome
-                    failed[chunk.id] = f"{type(outcome).__name__}: {outcome}"
-                else:
-                    made.append((chunk, outcome))
-        return made, failed
-
-    def _call(self, chunk: Chunk, breaker: CircuitBreaker) -> Call:
+    def _call(self, chunk: Chunk) -> Call:
         async def coroutine() -> list[str]:
             return given(await self._aask(chunk), chunk.id) if self._aask else []
 
         function = partial(self._given, chunk)
-        return Call("questioner", function, coroutine if self._aask else None, timeout=self._timeout, breaker=breaker)
+        return Call("questioner", function, coroutine if self._aask else None, timeout=self._timeout)
 
     def _given(self, chunk: Chunk) -> list[str]:
         return given(self._ask(chunk), chunk.id)

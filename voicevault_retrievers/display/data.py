@@ -141,7 +141,7 @@ def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> di
     `rank`, `id`, `kb`, `text` (the chunk's own), `context` (what a model reads, where different), `metadata`, `source`
     (`file`, `page`, `section`) and their `header`, `score`; `badge`, a key of `BADGES`; `parts`, the channels' votes
     (see `_part`), and `fused`, the sum of their contributions; `stages`, the votes of later stages; `pieces`, the text
-    as of `marked` for all matched words.
+    as of `marked` for all matched words, and `header_pieces`, the chunk's header.
 
     `analyzer` is that of the keyword channel, by default `Analyzer()`.
     """
@@ -163,7 +163,8 @@ def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> di
             "parts": _parts(parts),
             "fused": fused,
             "stages": [_stage(vote) for vote in votes if vote not in parts],
-            "pieces": _pieces(hit, analyzer),
+            "pieces": _pieces(hit, chunk.text, analyzer),
+            "header_pieces": _pieces(hit, chunk.header, analyzer),
         }
     )
     return data
@@ -247,9 +248,8 @@ def _stage(vote: Vote) -> dict[str, Any]:
     }
 
 
-def _pieces(hit: Hit, analyzer: AnyAnalyzer | None) -> list[tuple[str, bool]]:
+def _pieces(hit: Hit, text: str, analyzer: AnyAnalyzer | None) -> list[tuple[str, bool]]:
     terms = dict.fromkeys(term for vote in hit.votes for leaf in vote.leaves() for term in leaf.terms)
-    text = hit.chunk.text
     pieces = marked(text[:MOST_MARKED], tuple(terms), analyzer)
     return [*pieces, (text[MOST_MARKED:], False)] if len(text) > MOST_MARKED else pieces
 

@@ -90,6 +90,7 @@ def _hit(hit: Mapping[str, Any], scale: _Scale) -> str:
             f"<div>{badge} {_text(hit['header'])} {score}</div>",
             _bar(hit["parts"], scale, _hover(hit)),
             _SMALL.format(" · ".join(_summary(hit))),
+            _SMALL.format("".join(_shown(hit["header_pieces"]))) if hit["header_pieces"] else "",
             f'<div dir="auto" style="overflow-wrap:anywhere">{"".join(_shown(hit["pieces"]))}</div>',
         ]
     )

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import FailingChannel, GivenChannel, ListChannel
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Result, Variant, Vote
-from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data
+from voicevault_retrievers.display import BADGES, Lists, alists, analyzer_of, hit_data, marked, result_data, result_html
 from voicevault_retrievers.display.data import MOST, MOST_MARKED
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.fusion import RRF, fuse
@@ -100,6 +100,7 @@ def test_a_fusion_inside_a_fusion_has_parts() -> None:
     assert [part["stage"] for part in nested["parts"]] == ["bm25", "dense"]
     assert sum(part["share"] for part in nested["parts"]) == pytest.approx(1.0)
     assert ["contract", True] in first["pieces"]
+    assert first["header_pieces"] == []
 
 
 def test_what_a_channel_takes_off_has_no_share() -> None:
@@ -277,3 +278,13 @@ def test_the_analyzer_is_that_of_the_keyword_channel() -> None:
     assert analyzer_of(channel) == plain
     assert analyzer_of(dense()) is None
     assert marked("contracts", ["contract"], plain) == [("contracts", False)]
+
+
+def test_a_header_is_shown_above_the_text_with_its_own_marks() -> None:
+    chunk = Chunk("a", "The default value is 3.", header="Zephyr > Settings")
+    result = Pipeline(BM25.from_chunks([chunk])).search("default of the Zephyr", 1)
+    (hit,) = result_data(result)["hits"]
+    assert hit["header_pieces"] == [["Zephyr", True], [" > Settings", False]]
+    assert "".join(piece for piece, _ in hit["pieces"]) == chunk.text
+    html = result_html(result)
+    assert html.index("Settings") < html.index("value is 3")

@@ -132,6 +132,7 @@ function found(hit) {
     "section",
     {},
     el("h4", {}, hit.context === null ? "Text" : "What was found"),
+    hit.header_pieces.length ? el("p", { class: "above", dir: "auto" }, marked(hit.header_pieces)) : null,
     el("p", { class: "text", dir: "auto" }, marked(hit.pieces)),
   );
 }

@@ -51,6 +51,20 @@ CHOICES = (
         "recall of the answer's pages",
         lambda case: case.startswith("mmlongbench-pages"),
     ),
+    Choice(
+        "headers, where questions name their document",
+        "chunk_headers",
+        "ours, by default, text alone",
+        "ours, by default, with headers",
+        case=lambda case: case == "names its document, all 100",
+    ),
+    Choice(
+        "headers, where they name none",
+        "chunk_headers",
+        "ours, by default, text alone",
+        "ours, by default, with headers",
+        case=lambda case: case == "names no document, test",
+    ),
     Choice("questions made by rules", "structure", "bm25 + dense", "+ questions", case=_statutes),
     Choice("a graph of references", "structure", "bm25 + dense", "+ graph", case=_statutes),
 )

@@ -58,6 +58,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "fusion_ablation",
         lambda row: row.metric == "nDCG@10" and not row.system.startswith(("semantic=", "bayesian-bm25")),
     ),
+    "quality_stores": ("quality_stores", lambda row: row.case == "mean" or row.metric == "over exact scores"),
     "rerank": ("rerank", lambda row: "50 candidates" in row.case and row.metric == "pairs a second"),
     "rerank_quality": (
         "rerank_quality",
@@ -74,7 +75,6 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         ),
     ),
     "store": ("store", lambda row: not row.system.startswith("index()")),
-    "sizing": ("sizing", lambda row: row.metric.startswith("bytes a chunk,")),
     "sizing_formulas": (
         "sizing",
         lambda row: row.case == "formula" and row.metric in ("bytes a chunk", "GB of 10 million"),
@@ -82,13 +82,13 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     "frame": (
         "frame",
         lambda row: (
-            row.case.endswith(("1 segment", "deleted, half filtered"))
+            row.case.endswith("1 segment")
             and row.metric in ("CPU ms p50", "CPU p50, times by hand")
         ),
     ),
     "frame_clients": (
         "frame",
-        lambda row: ("threads: " in row.case or "coroutines: " in row.case) and row.metric == "queries/s",
+        lambda row: "threads: " in row.case and row.metric == "queries/s",
     ),
     "frame_peers": ("frame", lambda row: " / " in row.system and row.case.startswith("10 hits")),
     "frame_first": ("frame", lambda row: row.metric == "seconds"),

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         NearDuplicates,
         PageCap,
         RecencyRerank,
+        RelevanceThreshold,
         WeightedRerank,
     )
     from voicevault_retrievers.store import Bases, KnowledgeBase, Source, TenantIndex, question_index, update_graph
@@ -135,6 +136,7 @@ __all__ = [
     "QuestionChannel",
     "Ranking",
     "RecencyRerank",
+    "RelevanceThreshold",
     "Rerank",
     "Result",
     "Rewriter",
@@ -211,6 +213,7 @@ _HOMES = {
     "OllamaModel": "models.language",
     "OpenAIModel": "models.language",
     "PageCap": "rerank",
+    "RelevanceThreshold": "rerank",
     "ParentExpansion": "structure",
     "Pipeline": "pipeline.pipeline",
     "Query": "core.types",

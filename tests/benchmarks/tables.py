@@ -81,10 +81,7 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
     ),
     "frame": (
         "frame",
-        lambda row: (
-            row.case.endswith("1 segment")
-            and row.metric in ("CPU ms p50", "CPU p50, times by hand")
-        ),
+        lambda row: row.case.endswith("1 segment") and row.metric in ("CPU ms p50", "CPU p50, times by hand"),
     ),
     "frame_clients": (
         "frame",

@@ -17,9 +17,9 @@ def provenance(hit: Hit) -> dict[str, Any]:
     the fused score, the wording that found it, the words that matched, and those of them in the header; `also_scored`:
     the same for channels that only scored the hit for the fusion, as it was not among their best; `fused`, the sum of
     the contributions; and for each later stage, under its name, its rank and score, with the `parts` of a sum.
-    `parent_id`, `kb` and `header` where the chunk has them. `text`, the chunk's own text, where a model reads a wider
-    context; `over_budget` where a model reads a shortened text or nothing, as the budget was spent. `votes_of` parses
-    the data again.
+    `relevance`, in [0, 1], where a stage calibrates its scores. `parent_id`, `kb` and `header` where the chunk has
+    them. `text`, the chunk's own text, where a model reads a wider context; `over_budget` where a model reads a
+    shortened text or nothing, as the budget was spent. `votes_of` parses the data again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -32,6 +32,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
         told["also_scored"] = others
     if fused is not None:
         told["fused"] = fused
+    if hit.relevance is not None:
+        told["relevance"] = hit.relevance
     for vote in votes:
         if vote not in channels:
             told[vote.stage] = stage_entry(vote)
@@ -59,6 +61,7 @@ def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Seque
     """A hit's provenance extended by a stage: its new votes, the text that was found, and what was skipped."""
     told = dict(known)
     told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
+    told |= {} if hit.relevance is None else {"relevance": hit.relevance}
     told |= _read(hit)
     if degraded:
         earlier = told.get("degraded")

@@ -167,6 +167,15 @@ class Hit:
         return math.fsum(parts) if parts else None
 
     @property
+    def relevance(self) -> float | None:
+        """The probability that the hit is relevant, in [0, 1], from the last stage that calibrates its scores.
+
+        None where no stage does. Hits are ordered by `score`, which need not rise with it.
+        """
+        votes = (vote for vote in reversed(self.votes) if vote.contribution is None)
+        return next((vote.probability for vote in votes if vote.probability is not None), None)
+
+    @property
     def found_by(self) -> ChannelKind | None:
         """`hybrid` where at least two channels found the hit, else the kind of the channel that did."""
         kinds = [leaf.kind for vote in self.votes for leaf in vote.leaves() if leaf.kind and leaf.rank]

@@ -5,6 +5,7 @@ from voicevault_retrievers.evaluation.files import load_judged, load_qrels, load
 from voicevault_retrievers.evaluation.judgements import Judged, Judgements, evaluate, judge, place_of
 from voicevault_retrievers.evaluation.measures import MEASURES, measured
 from voicevault_retrievers.evaluation.metrics import ndcg, recall
+from voicevault_retrievers.evaluation.relevance import fit_relevance
 from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse, plot
 from voicevault_retrievers.evaluation.significance import Comparison, interval, paired
 from voicevault_retrievers.evaluation.synthetic import model_questions, rule_questions
@@ -21,6 +22,7 @@ __all__ = [
     "Worse",
     "ablation",
     "evaluate",
+    "fit_relevance",
     "interval",
     "judge",
     "load_judged",

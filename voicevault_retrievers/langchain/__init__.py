@@ -20,6 +20,7 @@ try:
         NearDuplicateFilter,
         PageDiversityFilter,
         RecencyReranker,
+        RelevanceFilter,
         WeightedReranker,
     )
     from voicevault_retrievers.langchain.context import (
@@ -60,6 +61,7 @@ __all__ = [
     "ParentExpander",
     "QueryExpander",
     "RecencyReranker",
+    "RelevanceFilter",
     "RetrieverChannel",
     "StagedRetriever",
     "VectorRetriever",

@@ -33,6 +33,7 @@ from voicevault_retrievers.rerank import (
     NearDuplicates,
     PageCap,
     RecencyRerank,
+    RelevanceThreshold,
     WeightedRerank,
 )
 from voicevault_retrievers.rerank.blending import BLEND
@@ -245,6 +246,20 @@ class NearDuplicateFilter(StageCompressor):
 def _by(by: Any) -> By:
     given: By = as_embedder(by) if isinstance(by, Embeddings) else by
     return given
+
+
+class RelevanceFilter(StageCompressor):
+    """Drops documents whose relevance is below `least`, in [0, 1], and keeps the order of the others.
+
+    Relevance is in `metadata["voicevault"]["relevance"]`, where a CrossEncoderReranker has a calibration, or a
+    `rerank.CalibratedRelevance` is among the stages. Raises ConfigError where no document has any. See
+    `rerank.RelevanceThreshold`.
+    """
+
+    least: float
+
+    def _build(self) -> Stage:
+        return RelevanceThreshold(self.least)
 
 
 class LLMReranker(Reranker):

@@ -22,6 +22,7 @@ try:
         MMRPostprocessor,
         NearDuplicatePostprocessor,
         RecencyPostprocessor,
+        RelevancePostprocessor,
         WeightedRerank,
     )
     from voicevault_retrievers.llama_index.retrievers import VectorRetriever
@@ -51,6 +52,7 @@ __all__ = [
     "PipelineRetriever",
     "QueryExpander",
     "RecencyPostprocessor",
+    "RelevancePostprocessor",
     "RetrievalTool",
     "RetrieverChannel",
     "SearchDegradedEvent",

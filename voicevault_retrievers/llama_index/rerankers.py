@@ -21,7 +21,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.models import as_embedder, as_text_model, llm_of
 from voicevault_retrievers.llama_index.postprocessors import Reranker, RerankerOptions, StagePostprocessor
-from voicevault_retrievers.rerank import MMR, NearDuplicates, RecencyRerank
+from voicevault_retrievers.rerank import MMR, NearDuplicates, RecencyRerank, RelevanceThreshold
 from voicevault_retrievers.rerank import LLMRerank as LLMStage
 from voicevault_retrievers.rerank import WeightedRerank as WeightedStage
 from voicevault_retrievers.rerank.likeness import By, by_place
@@ -252,6 +252,23 @@ class NearDuplicatePostprocessor(StagePostprocessor):
 
     def _placed(self, stage: Stage) -> Stage:
         return by_place(stage)
+
+
+class RelevancePostprocessor(StagePostprocessor):
+    """Drops nodes whose relevance is below `least`, in [0, 1], and keeps the order of the others.
+
+    Relevance is in the provenance, where a CrossEncoderRerank has a calibration, or a `rerank.CalibratedRelevance` is
+    among the stages. Raises ConfigError where no node has any. See `rerank.RelevanceThreshold`.
+    """
+
+    least: float = Field(description="The lowest relevance that a node is kept with.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        return "RelevancePostprocessor"
+
+    def _build(self) -> Stage:
+        return RelevanceThreshold(self.least)
 
 
 def _by(by: Any) -> By:

@@ -19,6 +19,7 @@ from voicevault_retrievers.rerank.mmr import MMR
 from voicevault_retrievers.rerank.near_duplicates import NearDuplicates
 from voicevault_retrievers.rerank.page_cap import PageCap
 from voicevault_retrievers.rerank.recency import RecencyRerank
+from voicevault_retrievers.rerank.relevance import CalibratedRelevance, RelevanceThreshold
 from voicevault_retrievers.rerank.scorers import (
     CallableScorer,
     OnnxScorer,
@@ -35,6 +36,7 @@ __all__ = [
     "MATCHED",
     "MMR",
     "PROFILES",
+    "CalibratedRelevance",
     "Calibration",
     "CallableScorer",
     "Cosines",
@@ -48,6 +50,7 @@ __all__ = [
     "OpenVinoScorer",
     "PageCap",
     "RecencyRerank",
+    "RelevanceThreshold",
     "SentenceTransformerScorer",
     "Shingles",
     "Threshold",

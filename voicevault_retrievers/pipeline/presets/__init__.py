@@ -22,6 +22,8 @@ flare: {enabled: auto, max_retrievals: 5, threshold: 0.4}  # true needs a langua
 stages:                           # in this order
   - graph_expansion: {seeds: 3, limit: 10, weight: 1.0, hops: 1, pool: 50, store: "falkor://localhost:6379/statutes"}
   - rerank: {model: ms-marco-MiniLM-L-12-v2, backend: auto, depth: 20, timeout: 5}
+  - relevance: {slope: 4.0, intercept: -2.5}  # of fused scores, instead of rerank: see evaluation.fit_relevance
+  - relevance_threshold: {least: 0.3}
   - weighted: {weights: {fused: 0.4, semantic: 0.3, keyword: 0.2, position: 0.1}, depth: 100, scale_fused: false}
   - recency: {weight: 0.1, half_life_days: 30, date_key: date, reference_date: 2026-01-31, depth: 100}
   - near_duplicates: {threshold: 0.8, by: shingles, timeout: 5}

@@ -23,7 +23,7 @@ from voicevault_retrievers.pipeline.presets.sections import KINDS, MODEL_OPTIONS
 from voicevault_retrievers.pipeline.presets.stages import STAGE_CLASSES, STAGE_OPTIONS, Awaiting
 from voicevault_retrievers.query import ModelRouter, RuleRouter, Together
 from voicevault_retrievers.query.routing import RULES
-from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank
+from voicevault_retrievers.rerank import CalibratedRelevance, CrossEncoderRerank, LLMRerank
 from voicevault_retrievers.rerank.calibration import Threshold, any_hit
 from voicevault_retrievers.rerank.likeness import Comparing, Shingles
 from voicevault_retrievers.rerank.scorers import backend_of
@@ -157,6 +157,8 @@ def _stage(stage: Stage) -> Any:
         special = _served(stage.model)
     elif isinstance(stage, Comparing):
         special = _by(stage)
+    elif isinstance(stage, CalibratedRelevance):
+        return {named: asdict(stage.calibration)}
     apart = ("scorer", "model", "backend", "by", *MODEL_OPTIONS)
     plain = [name for name in STAGE_OPTIONS[named] if name not in apart]
     options = {**special, **_whole("a stage", stage, plain, apart)}

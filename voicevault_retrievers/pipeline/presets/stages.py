@@ -26,12 +26,14 @@ from voicevault_retrievers.pipeline.presets.sections import (
 from voicevault_retrievers.rerank import (
     CALIBRATIONS,
     MMR,
+    CalibratedRelevance,
     Calibration,
     CrossEncoderRerank,
     LLMRerank,
     NearDuplicates,
     PageCap,
     RecencyRerank,
+    RelevanceThreshold,
     Threshold,
     WeightedRerank,
     load_scorer,
@@ -193,6 +195,8 @@ STAGE_CLASSES: dict[str, type[Stage]] = {
     "page_cap": PageCap,
     "parents": ParentExpansion,
     "recency": RecencyRerank,
+    "relevance": CalibratedRelevance,
+    "relevance_threshold": RelevanceThreshold,
     "rerank": CrossEncoderRerank,
     "weighted": _Weighted,
 }
@@ -200,6 +204,7 @@ _MAKERS: dict[str, Callable[[dict[str, Any]], Stage]] = {
     "graph_expansion": _graph_expansion,
     "llm_rerank": _llm_rerank,
     "parents": _parents,
+    "relevance": lambda options: CalibratedRelevance(made(Calibration, options)),
     "rerank": _rerank,
 }
 """The makers of stages whose options are not just their class's."""
@@ -222,6 +227,8 @@ STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
+    "relevance": ("slope", "intercept"),
+    "relevance_threshold": ("least",),
     "rerank": ("model", "backend", "depth", *RERANK_OPTIONS),
     "weighted": ("weights", "depth", "scale_fused", "timeout", "chunk_index_key", "chunks_in_file_key"),
 }

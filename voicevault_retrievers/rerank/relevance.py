@@ -1,0 +1,75 @@
+"""Relevance of hits in [0, 1], from calibrated scores, and a threshold on it. See `Hit.relevance`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from voicevault_retrievers._support.checks import number
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Vote
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.rerank.calibration import Calibration
+
+
+class CalibratedRelevance(Stage):
+    """Adds the probability of relevance of each hit's score, such as a fused score; the order does not change.
+
+    `calibration` is fitted on judgements of your own over the same channels: see `evaluation.fit_relevance`. A hit
+    without a score gets none.
+    """
+
+    name = "relevance"
+    refills = False
+
+    def __init__(self, calibration: Calibration) -> None:
+        super().__init__()
+        if not isinstance(calibration, Calibration):
+            raise ConfigError(f"calibration is a Calibration, such as fit_relevance gives, not {calibration!r}")
+        self.calibration = calibration
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """The same hits, those with a score with a vote added."""
+        hits = (
+            hit
+            if hit.score is None
+            else hit.voted(Vote(self.name, rank, hit.score, probability=self.calibration.probability(hit.score)))
+            for rank, hit in enumerate(ranking, 1)
+        )
+        return replace(ranking, hits=tuple(hits))
+
+    def __repr__(self) -> str:
+        return f"CalibratedRelevance({self.calibration!r})"
+
+
+class RelevanceThreshold(Stage):
+    """Drops hits whose relevance is below `least`, in [0, 1], and those that have none beside others that have one.
+
+    Relevance comes from a stage before it: a cross-encoder with a calibration, or a `CalibratedRelevance`. Raises
+    ConfigError where no hit has any; where a stage has failed, all hits stay, and the result is degraded.
+    """
+
+    name = "relevance_threshold"
+    refills = False
+
+    def __init__(self, least: float) -> None:
+        super().__init__()
+        if number("least", least) > 1:
+            raise ConfigError(f"least is a relevance from 0 to 1, not {least!r}")
+        self.least = least
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        """The hits that are left, in their order."""
+        if not ranking.hits or any(hit.relevance is not None for hit in ranking):
+            kept = (hit for hit in ranking if hit.relevance is not None and hit.relevance >= self.least)
+            return replace(ranking, hits=tuple(kept))
+        if ranking.skipped:
+            said = f"no hit has a relevance, as a stage has failed: those below {self.least:g} were not dropped"
+            return ranking.failing(Failure(self.name, "NoRelevance", said))
+        raise ConfigError(
+            f"no hit has a relevance that a threshold of {self.least:g} could be compared with: add a cross-encoder "
+            "that has a calibration (CALIBRATIONS, or one of fit_calibration), or CalibratedRelevance(fit_relevance("
+            "channel, questions)) behind the fusion"
+        )
+
+    def __repr__(self) -> str:
+        return f"RelevanceThreshold({self.least})"

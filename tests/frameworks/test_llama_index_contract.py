@@ -36,13 +36,15 @@ from voicevault_retrievers import llama_index as vv
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.llama_index.convert import chunks_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import Calibration
 
 QUESTION = "drain the pump before winter"
 
 
 def retrieved() -> list[NodeWithScore]:
-    """Nodes with provenance, and two of others."""
-    return [*vv.BM25Retriever.from_nodes(nodes()).retrieve("pump"), *scored(("bare", 0.3), ("unscored", None))]
+    """Nodes with provenance and relevance, and two of others."""
+    ranked = vv.BM25Retriever.from_nodes(nodes()) >> vv.CrossEncoderRerank(Lengths(), calibration=Calibration(1.0, 0.0))
+    return [*ranked.retrieve("pump"), *scored(("bare", 0.3), ("unscored", None))]
 
 
 def asked() -> QueryBundle:
@@ -130,6 +132,7 @@ PARTS: dict[str, tuple[Kind, Make]] = {
     "CrossEncoderRerank": (POSTPROCESSOR, lambda given, _: vv.CrossEncoderRerank(Lengths())),
     "LLMRerank": (POSTPROCESSOR, lambda given, _: vv.LLMRerank(lambda prompt: "[2, 1]")),
     "MMRPostprocessor": (POSTPROCESSOR, lambda given, _: vv.MMRPostprocessor()),
+    "RelevancePostprocessor": (POSTPROCESSOR, lambda given, _: vv.RelevancePostprocessor(least=0.0)),
     "NearDuplicatePostprocessor": (POSTPROCESSOR, lambda given, _: vv.NearDuplicatePostprocessor()),
     "PageDiversityPostprocessor": (POSTPROCESSOR, lambda given, _: vv.PageDiversityPostprocessor()),
     "ParentExpansionPostprocessor": (

@@ -49,7 +49,7 @@ def decode(data: bytes, name: str, encoding: str | None = None) -> str:
 # Front matter is between two lines of dashes, and begins with a key, a comment or its end; other dashes are a thematic
 # break.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?=[^\n]+:|#|---)(?:.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
-_TITLE = re.compile(r"^title:[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_TITLE = re.compile(r"^title:[ \t]*([^\s|>].*?)[ \t]*$", re.MULTILINE)
 _LONGEST_TITLE = 1000
 _SHOWN = {"text", "code_inline", "image"}
 

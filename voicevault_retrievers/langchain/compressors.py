@@ -24,7 +24,7 @@ from voicevault_retrievers.langchain.base import below
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
-from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT, Checked
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT, Checked
 from voicevault_retrievers.rerank import (
     MMR,
     Calibration,
@@ -287,7 +287,7 @@ class WeightedReranker(Reranker):
     weights: dict[str, float] | None = None
     depth: int | None = None
     scale_fused: bool | None = None
-    dense: Channel | None = None
+    dense: Annotated[Channel | None, LIVE] = None
     timeout: float | None = None
     chunk_index_key: str = "chunk_index"
     chunks_in_file_key: str = "chunks_in_file"

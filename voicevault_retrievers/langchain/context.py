@@ -124,8 +124,8 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     far, as pairs of question and answer, LangChain messages, or pairs of a role and a text. A document's block has its
     place as its number. Where ContextReorder has numbered all documents, it has that number: the lowest numbers are
     then the best, and the text keeps the order in which the documents come. For the options see
-    `context.ContextBuilder`; `count_tokens` is a function from a text to a number, or a language model. A call's own
-    `max_tokens` may lower the builder's.
+    `context.ContextBuilder`; `count_tokens` is a function from a text to a number, a language model, or None for an
+    estimate. A call's own `max_tokens` may lower the builder's.
     """
 
     model_config = STRICT
@@ -134,7 +134,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     history_turns: int = 5
     markers: Literal["source", "numbered"] = "source"
     reorder: bool = False
-    count_tokens: Any = estimate_tokens
+    count_tokens: Any = None
 
     @property
     def instruction(self) -> str:
@@ -205,7 +205,9 @@ def content_blocks(
 
 
 def token_counter(count_tokens: Any) -> TokenCounter:
-    """A function from a text to its number of tokens, from such a function or a language model."""
+    """A function from a text to its number of tokens, from such a function or a language model; None estimates."""
+    if count_tokens is None:
+        return estimate_tokens
     if isinstance(count_tokens, BaseLanguageModel):
         return count_tokens.get_num_tokens
     if callable(count_tokens):

@@ -21,7 +21,7 @@ from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, kept_document
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -46,7 +46,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     """
 
     model_config = STRICT
-    kb: KnowledgeBase
+    kb: Annotated[KnowledgeBase, LIVE]
     text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod

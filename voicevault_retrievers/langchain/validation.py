@@ -6,7 +6,17 @@ from abc import abstractmethod
 from copy import deepcopy
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from langchain_core.load import Serializable
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 
 from voicevault_retrievers._support.caches import Parts
@@ -25,6 +35,9 @@ class _AsGiven:
 
 AS_GIVEN = _AsGiven()
 """Annotation of an option that pydantic does not validate: `_check` says what is wrong with it."""
+
+LIVE = WithJsonSchema({})
+"""Annotation of an option that is an object: in a JSON schema it may be anything."""
 
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
@@ -61,7 +74,8 @@ _ELSEWHERE = {
 class MadeParts(Parts):
     """The components built from options, by name.
 
-    LangChain copies a retriever for each call with a configured field; the copy shares what the original has opened.
+    For each call with a configured field, LangChain makes a retriever anew of the original's `model_fields`: `made` is
+    one of them, so that it shares what the original has opened. Schemas, dumps and representations do not show it.
     `made` does not count when retrievers are compared: any two MadeParts are equal.
     """
 
@@ -71,11 +85,11 @@ class MadeParts(Parts):
     __hash__ = None  # type: ignore[assignment]  # it is mutable
 
 
-class Checked(BaseModel, Generic[T]):
+class Checked(Serializable, Generic[T]):
     """A model that raises ConfigError for wrong or misspelt options."""
 
     model_config = STRICT
-    made: Annotated[MadeParts, AS_GIVEN] = Field(default_factory=MadeParts, exclude=True, repr=False)
+    made: SkipJsonSchema[Annotated[MadeParts, AS_GIVEN]] = Field(default_factory=MadeParts, exclude=True, repr=False)
 
     def __init__(self, **options: Any) -> None:
         try:

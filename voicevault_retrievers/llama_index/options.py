@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypedDict, TypeVar
 
-from llama_index.core.bridge.pydantic import BaseModel, ValidationError
+from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, ValidationError
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import IndexNode, MetadataMode
+from pydantic import WithJsonSchema
 
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.filters import Where
+from voicevault_retrievers.text.tokens import TokenCounter
+
+CountTokens: TypeAlias = Annotated[TokenCounter, WithJsonSchema({})]
+"""A function that counts a text's tokens; in a JSON schema it may be anything."""
 
 _ELSEWHERE = {
     "alpha": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
@@ -55,6 +60,45 @@ _ELSEWHERE = {
     "weights": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
 }
 """What LlamaIndex's options correspond to in this package."""
+
+P = TypeVar("P", bound="CheckedPostprocessor")
+
+
+class CheckedPostprocessor(BaseNodePostprocessor):
+    """A node postprocessor that raises ConfigError for wrong options."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What options of LlamaIndex's postprocessors correspond to in this package."""
+
+    if not TYPE_CHECKING:  # else type checkers would take this signature instead of the fields
+
+        def __init__(self, **options: Any) -> None:
+            try:
+                super().__init__(**options)
+            except ValidationError as error:
+                raise config_error(type(self), error, self.elsewhere) from error
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The options as plain data; of options that are objects, such as a model, the classes, under `objects`."""
+        fields = {name: field for name, field in type(self).model_fields.items() if field.exclude}
+        given = {name: getattr(self, name) for name in fields.keys() - {"callback_manager"}}
+        given = {name: option for name, option in given.items() if option is not fields[name].default}
+        objects = {name: type(option).__name__ for name, option in given.items() if not isinstance(option, str)}
+        plain = {name: option for name, option in given.items() if name not in objects}
+        return {**super().to_dict(**kwargs), **plain, **({"objects": objects} if objects else {})}
+
+    @classmethod
+    def from_dict(cls: type[P], data: dict[str, Any], **kwargs: Any) -> P:
+        """The postprocessor of `to_dict`. ConfigError where one of its `objects` is not given again in `kwargs`."""
+        given = dict(data)
+        for name, kind in given.pop("objects", {}).items():
+            if name not in kwargs:
+                raise ConfigError(
+                    f"the {cls.__name__} had a {kind} as its {name}, which is not in its dict: give it again, "
+                    f"from_dict(data, {name}=...)"
+                )
+        return super().from_dict(given, **kwargs)
 
 
 class CommonOptions(TypedDict, total=False):

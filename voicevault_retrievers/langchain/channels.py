@@ -15,6 +15,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, ensure_config
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.execution.plan import Call, Plan
@@ -71,6 +72,7 @@ class RetrieverChannel(_Documents):
 
     quiet = False
 
+    @checks_options
     def __init__(
         self,
         retriever: Runnable[str, list[Document]],
@@ -137,6 +139,7 @@ class VectorStoreChannel(_Documents):
     not (Qdrant's `_id` need not be named); a document without it raises ConfigError.
     """
 
+    @checks_options
     def __init__(
         self,
         store: VectorStore,
@@ -216,6 +219,7 @@ class _Keyed(Over):
         return f"{self.below!r} by {self.id_key!r}"
 
 
+@checks_options
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
     """A channel from a retriever, a vector store, or a runnable or function that returns documents; a Channel as is.
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
@@ -55,6 +56,10 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
     """
 
     model_config = STRICT
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("docs", "documents", "nodes"), "`compress_documents(documents, query)`"),
+        **dict.fromkeys(("base_compressor", "base_retriever"), "`retriever >> compressor`"),
+    }
     on_error: Literal["skip", "raise"] = "skip"
     text_of: Annotated[TextOf, AS_GIVEN] = None
 
@@ -67,12 +72,14 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         """`retriever >> compressor`, for a retriever of another package."""
         return staged(retriever, self)
 
+    @checks_options
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         asked = {"query": query, "documents": list(documents)}
         return self._runnable().invoke(asked, {"callbacks": callbacks})
 
+    @checks_options
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:

@@ -17,6 +17,7 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from pydantic import ValidationError
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.answers import Marker, ResolvedAnswer, ends_first
 from voicevault_retrievers.answers import resolve_citations as markers_of
@@ -58,11 +59,13 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
         """`retriever >> ContextReorder()`, for a retriever of another package."""
         return staged(retriever, self)
 
+    @checks_options
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         return self._built().invoke(list(documents), {"callbacks": callbacks})
 
+    @checks_options
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:

@@ -97,7 +97,7 @@ def test_they_are_llama_index_components(part: StagePostprocessor) -> None:
     assert (
         kind.class_name() == kind.__name__ == part.to_dict()["class_name"] == json.loads(part.to_json())["class_name"]
     )
-    elsewhere = {name: getattr(part, name) for name in ("llm", "store") if hasattr(part, name)}
+    elsewhere = {name: getattr(part, name) for name in part.to_dict().get("objects", ())}
     assert kind.from_dict(json.loads(part.to_json()), **elsewhere).to_dict() == part.to_dict()
     assert all(field.description for name, field in kind.model_fields.items() if name != "callback_manager")
 

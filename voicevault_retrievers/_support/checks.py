@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from operator import index
 from typing import Any
 
@@ -44,6 +45,15 @@ def flag(name: str, value: Any) -> bool:
     """Return the value where it is true or false; ConfigError otherwise."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is true or false, not {value!r}")
+    return value
+
+
+def weights_or_none(value: Any) -> Mapping[str, Any] | None:
+    """Return the value where it is None or a mapping, as channels' weights are; ConfigError otherwise."""
+    if not isinstance(value, Mapping | None):
+        raise ConfigError(
+            f"weights is a mapping of channel names to numbers, such as {{'bm25': 0.5, 'dense': 0.5}}, not {value!r}"
+        )
     return value
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 from voicevault_retrievers._support.checks import flag, whole, whole_or_none
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers.citations import (
     LAST,
     ResolvedAnswer,
@@ -38,6 +39,7 @@ def ends_first(ranked: Sequence[T]) -> list[T]:
 SEPARATOR = "\n\n"
 
 
+@checks_options
 @dataclass(frozen=True)
 class ContextBuilder:
     """Builds one text of hits: `[Source: file, p.N | Section: S]`, newline, the text; empty lines between blocks.

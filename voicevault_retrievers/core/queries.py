@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers._support.checks import weights_or_none, whole_or_none
 from voicevault_retrievers._support.frozen import FrozenDict, positive
 from voicevault_retrievers.core.filters import Filter, canonical, compile_filter, scope
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -109,8 +109,7 @@ class Query:
         if not isinstance(self.text, str):
             raise ConfigError(f"a query is a string or a Query, not {type(self.text).__name__}")
         compile_filter(self.where)
-        if self.weights is not None and not isinstance(self.weights, Mapping):
-            raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
+        weights_or_none(self.weights)
         whole_or_none("max_context_tokens", self.max_context_tokens)
         if self.route is not None and not isinstance(self.route, Route):
             routes = [route.value for route in Route]

@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from voicevault_retrievers._support.checks import number, whole
+from voicevault_retrievers._support.checks import number, weights_or_none, whole
+from voicevault_retrievers._support.foreign_options import meant, refused
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
@@ -22,6 +23,7 @@ from voicevault_retrievers.fusion.methods import method_of
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
+_OPTIONS = ("channels", "method", "weights", "depth", "on_error")
 
 
 class _Unread(NamedTuple):
@@ -221,6 +223,10 @@ def fuse(
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
             raise ConfigError(f"{option!r} is an option of fuse: a channel of that name goes in the mapping")
+    for name, given in named.items():
+        if not isinstance(given, Channel) and meant(name, _OPTIONS):
+            raise refused("fuse", name, _OPTIONS)
+    weights_or_none(weights)
     both = {**(channels or {}), **named}
     if len(both) < len(channels or {}) + len(named):
         raise ConfigError("a channel's name is given twice")

@@ -28,10 +28,20 @@ METHODS: Mapping[str, Callable[..., Method]] = {
     "weighted_sum": WeightedSum,
 }
 
+_LLAMA_INDEX = {
+    "dist_based_score": "'distribution'",
+    "reciprocal_rerank": "'rrf'",
+    "relative_score": "'weighted_sum'",
+    "simple": "not available, as scores of different channels cannot be compared",
+}
+"""The fusion modes of LlamaIndex, with the methods here."""
+
 
 def options_of(name: Any) -> tuple[str, ...]:
     """The options of a named fusion method; ConfigError for an unknown name."""
     if not isinstance(name, str) or name not in METHODS:
+        if isinstance(name, str) and name in _LLAMA_INDEX:
+            raise ConfigError(f"unknown fusion method {str.__str__(name)!r}; here it is {_LLAMA_INDEX[name]}")
         raise unknown("fusion method", name, METHODS)
     return tuple(signature(METHODS[name]).parameters)
 

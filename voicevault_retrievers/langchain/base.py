@@ -20,7 +20,8 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config, patch_config
 from pydantic import Field
 
-from voicevault_retrievers._support.checks import seconds_or_none
+from voicevault_retrievers._support.checks import seconds_or_none, weights_or_none
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.core.channel import Channel, check_k
@@ -100,6 +101,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         twin._check()
         return twin
 
+    @checks_options
     def search(
         self,
         query: str | Query,
@@ -119,6 +121,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         asked = self._asked(query, where, require, weights, history)
         return self.pipeline.search(asked, self._k(k), observe=observe)
 
+    @checks_options
     async def asearch(
         self,
         query: str | Query,
@@ -267,7 +270,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         return self
 
     def _asked_each(self, inputs: Sequence[str], **options: Any) -> list[tuple[Query, int] | Exception]:
-        def asked(
+        @checks_options
+        def search(
             query: str | Query,
             k: int | None = None,
             where: Filter | None = None,
@@ -277,7 +281,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         ) -> tuple[Query, int]:
             return self._asked(query, where, require, weights, history), self._k(k)
 
-        return [outcome_of(partial(asked, query, **options)) for query in inputs]
+        return [outcome_of(partial(search, query, **options)) for query in inputs]
 
     def _k(self, k: int | None = None) -> int:
         """The number of documents that a search returns: the call's k, else this retriever's, else the default."""
@@ -320,7 +324,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
             asked,
             where=both(self.where, both(asked.where, where)),
             require=scope(scope(self.require, asked.require), require),
-            weights={**(asked.weights or {}), **(weights or {})} or None,
+            weights={**(asked.weights or {}), **(weights_or_none(weights) or {})} or None,
             history=tuple(turns_of(history)) or asked.history,
         )
 

@@ -24,7 +24,7 @@ from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
-from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -50,7 +50,7 @@ class KeywordRetriever(PipelineRetriever):
     channel.
     """
 
-    bm25: Channel = Field(default_factory=lambda: BM25.from_chunks([]))
+    bm25: Annotated[Channel, LIVE] = Field(default_factory=lambda: BM25.from_chunks([]))
     on_error: OnError = "skip"
     text_of: Annotated[TextOf, AS_GIVEN] = None
 

@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, e
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, VectorStoreRetriever
 
 from voicevault_retrievers._support.caches import LRUCache
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
@@ -87,6 +88,7 @@ class RetrieverChannel(_Documents):
 
     quiet = False
 
+    @checks_options
     def __init__(
         self,
         retriever: Runnable[str, list[Document]],
@@ -157,6 +159,7 @@ class VectorStoreChannel(_Documents):
     not (Qdrant's `_id` need not be named); a document without it raises ConfigError.
     """
 
+    @checks_options
     def __init__(
         self,
         store: VectorStore,
@@ -256,6 +259,7 @@ class _Keyed(Over):
         return f"{self.below!r} by {self.id_key!r}"
 
 
+@checks_options
 def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = None) -> Channel:
     """A channel from a retriever, a vector store, or a runnable or function that returns documents; a Channel as is.
 

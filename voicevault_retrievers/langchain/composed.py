@@ -12,6 +12,7 @@ from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.runnables import Runnable
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.placeholders import beside
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_k
@@ -63,6 +64,7 @@ class ComposedRetriever(PipelineRetriever):
     fusion: Annotated[FusionOption, AS_GIVEN] = None
     rerank: Annotated[RerankOption, AS_GIVEN] = None
 
+    @checks_options
     def search(
         self,
         query: str | Query,
@@ -79,6 +81,7 @@ class ComposedRetriever(PipelineRetriever):
         asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
         return PipelineRetriever.search(self._varied(fusion, rerank), query, k, **asked, observe=observe)
 
+    @checks_options
     async def asearch(
         self,
         query: str | Query,
@@ -95,6 +98,7 @@ class ComposedRetriever(PipelineRetriever):
         asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
         return await PipelineRetriever.asearch(self._varied(fusion, rerank), query, k, **asked, observe=observe)
 
+    @checks_options
     def hybrid_search(
         self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Document]:
@@ -106,6 +110,7 @@ class ComposedRetriever(PipelineRetriever):
         found = self.pipeline.hybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return _documents(found)
 
+    @checks_options
     async def ahybrid_search(
         self, text: str, top_k: int = 5, *, where: Filter | None = None, require: Filter | None = None
     ) -> list[Document]:

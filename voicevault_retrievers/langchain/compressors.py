@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
@@ -24,7 +25,7 @@ from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, h
 from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
-from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT, Checked
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT, Checked
 from voicevault_retrievers.rerank import (
     MMR,
     Calibration,
@@ -56,6 +57,10 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
     """
 
     model_config = STRICT
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("docs", "documents", "nodes"), "`compress_documents(documents, query)`"),
+        **dict.fromkeys(("base_compressor", "base_retriever"), "`retriever >> compressor`"),
+    }
     on_error: Literal["skip", "raise"] = "skip"
     text_of: Annotated[TextOf, AS_GIVEN] = None
 
@@ -68,12 +73,14 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         """`retriever >> compressor`, for a retriever of another package."""
         return staged(retriever, self)
 
+    @checks_options
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         asked = {"query": query, "documents": list(documents)}
         return self._runnable().invoke(asked, {"callbacks": callbacks})
 
+    @checks_options
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
@@ -302,7 +309,7 @@ class WeightedReranker(Reranker):
     weights: dict[str, float] | None = None
     depth: int | None = None
     scale_fused: bool | None = None
-    dense: Channel | None = None
+    dense: Annotated[Channel | None, LIVE] = None
     timeout: float | None = None
     chunk_index_key: str = "chunk_index"
     chunks_in_file_key: str = "chunks_in_file"

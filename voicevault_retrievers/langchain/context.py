@@ -17,6 +17,7 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from pydantic import ValidationError
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.answers import Marker, ResolvedAnswer, ends_first
 from voicevault_retrievers.answers import resolve_citations as markers_of
@@ -58,11 +59,13 @@ class ContextReorder(Checked[RunnableLambda[list[Document], list[Document]]], Ba
         """`retriever >> ContextReorder()`, for a retriever of another package."""
         return staged(retriever, self)
 
+    @checks_options
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         return self._built().invoke(list(documents), {"callbacks": callbacks})
 
+    @checks_options
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
@@ -124,8 +127,8 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     far, as pairs of question and answer, LangChain messages, or pairs of a role and a text. A document's block has its
     place as its number. Where ContextReorder has numbered all documents, it has that number: the lowest numbers are
     then the best, and the text keeps the order in which the documents come. For the options see
-    `context.ContextBuilder`; `count_tokens` is a function from a text to a number, or a language model. A call's own
-    `max_tokens` may lower the builder's.
+    `context.ContextBuilder`; `count_tokens` is a function from a text to a number, a language model, or None for an
+    estimate. A call's own `max_tokens` may lower the builder's.
     """
 
     model_config = STRICT
@@ -134,7 +137,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     history_turns: int = 5
     markers: Literal["source", "numbered"] = "source"
     reorder: bool = False
-    count_tokens: Any = estimate_tokens
+    count_tokens: Any = None
 
     @property
     def instruction(self) -> str:
@@ -205,7 +208,9 @@ def content_blocks(
 
 
 def token_counter(count_tokens: Any) -> TokenCounter:
-    """A function from a text to its number of tokens, from such a function or a language model."""
+    """A function from a text to its number of tokens, from such a function or a language model; None estimates."""
+    if count_tokens is None:
+        return estimate_tokens
     if isinstance(count_tokens, BaseLanguageModel):
         return count_tokens.get_num_tokens
     if callable(count_tokens):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import Plan, in_thread
@@ -21,7 +22,7 @@ from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.composed import ComposedRetriever
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, kept_document
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -46,7 +47,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     """
 
     model_config = STRICT
-    kb: KnowledgeBase
+    kb: Annotated[KnowledgeBase, LIVE]
     text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
@@ -71,7 +72,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         `options` are this class's fields.
         """
         kb = open_base(
-            base, root=root, embeddings=embeddings, language=language, analyzer=analyzer, vectors=vectors, wait=wait
+            base, root=root, embedding=embeddings, language=language, analyzer=analyzer, vectors=vectors, wait=wait
         )
         return cls(kb=kb, **options)
 
@@ -152,27 +153,28 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         return in_thread("open", lambda: self.pipeline)
 
 
+@checks_options
 def open_base(
     base: str | Path,
     *,
     root: str | Path | None = None,
-    embeddings: Any = None,
+    embedding: Any = None,
     language: str | None = "auto",
     analyzer: SavedAnalyzer | None = None,
     vectors: VectorSearch | None = None,
     wait: float = 0.0,
 ) -> KnowledgeBase:
     """Open or create a knowledge base; as `HybridIndex.open`."""
-    own = embeddings is None and not vacant(locate(base, root))
+    own = embedding is None and not vacant(locate(base, root))
     kb = KnowledgeBase.open_or_create(
         base,
         root=root,
         analyzer=analyzer if language == "auto" else analyzer_of(language, analyzer),  # type: ignore[arg-type]
-        embedder=None if own or embeddings is False else as_embedder(embeddings),
+        embedder=None if own or embedding is False else as_embedder(embedding),
         vectors=vectors,
         wait=wait,
     )
-    if embeddings is False and kb.manifest.embedder is not None:
+    if embedding is False and kb.manifest.embedder is not None:
         raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")
     return kb
 

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langchain_core.runnables import Runnable, ensure_config
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolve_citations
 from voicevault_retrievers.answers.source_numbers import as_data, failure
 from voicevault_retrievers.errors import unknown
@@ -67,6 +68,7 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
 
     state_schema = RetrievalState
 
+    @checks_options
     def __init__(
         self,
         retriever: Runnable[str, list[Document]],

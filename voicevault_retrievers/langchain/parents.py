@@ -16,7 +16,6 @@ from voicevault_retrievers.langchain.context import token_counter
 from voicevault_retrievers.langchain.validation import OwnFilter
 from voicevault_retrievers.structure import ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.redis import parent_of
-from voicevault_retrievers.text.tokens import estimate_tokens
 
 
 class ParentExpander(StageCompressor):
@@ -35,7 +34,7 @@ class ParentExpander(StageCompressor):
     `metadata`, under the key `key_prefix` + parent id; other values count as missing. The parent id is
     `metadata["parent_id"]`, else the metadata under `id_key`. The metadata under `header_key` may name a header, such
     as a judgment's title, which is put above the first of its texts. `count_tokens` is a function from a text to a
-    number, or a language model. `timeout` is in seconds; None waits.
+    number, a language model, or None for an estimate. `timeout` is in seconds; None waits.
     """
 
     store: Any
@@ -43,7 +42,7 @@ class ParentExpander(StageCompressor):
     id_key: str | None = "doc_id"
     max_chars: int | None = None
     max_tokens: int | None = None
-    count_tokens: Any = estimate_tokens
+    count_tokens: Any = None
     require: OwnFilter = None
     timeout: float | None = None
     header_key: str | None = None

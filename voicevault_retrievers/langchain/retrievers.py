@@ -36,7 +36,7 @@ from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, Expansion, FusionOption, RerankOption
 from voicevault_retrievers.langchain.convert import TextOf, chunks_of
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import AS_GIVEN
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline.options import Expand, Rerank
@@ -68,8 +68,8 @@ class VectorRetriever(PipelineRetriever):
     `from_documents` makes an index: exact and in memory, or a Chroma collection where it is given a folder.
     """
 
-    vectorstore: VectorStore | None = None
-    index: VectorIndex | None = None
+    vectorstore: Annotated[VectorStore | None, LIVE] = None
+    index: Annotated[VectorIndex | None, LIVE] = None
     embeddings: Any = None
     on_error: OnError = "skip"
     text_of: Annotated[TextOf, AS_GIVEN] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable
@@ -19,6 +19,7 @@ from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import DEFAULT_K, PipelineRetriever
 from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
 from voicevault_retrievers.langchain.models import bound_of
+from voicevault_retrievers.langchain.validation import LIVE
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 
@@ -30,7 +31,7 @@ class StagedRetriever(PipelineRetriever):
     is passed on to it. The access rights (`require`) of a retriever of this package hold for the stages too.
     """
 
-    retriever: InstanceOf[Runnable]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
+    retriever: Annotated[InstanceOf[Runnable], LIVE]  # type: ignore[type-arg]  # pydantic cannot check what it takes and gives
     on_error: OnError = "skip"
 
     @property

@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, patch_config
 from langchain_core.runnables.config import merge_configs
 from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, ToolException
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers import source_numbers as sources
 from voicevault_retrievers.answers.source_numbers import Reserved, as_data, failed
@@ -189,6 +190,7 @@ def _mentioned(state: Any) -> list[int]:
 __all__ = ["given_citations", "retrieval_tool"]
 
 
+@checks_options
 def retrieval_tool(
     retriever: Runnable[str, list[Document]],
     *,

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
+from langchain_core.load import Serializable
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema
 
 from voicevault_retrievers._support.caches import Parts
+from voicevault_retrievers._support.foreign_options import refused
 from voicevault_retrievers._support.hosts import mask_credentials
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
@@ -26,34 +38,34 @@ class _AsGiven:
 AS_GIVEN = _AsGiven()
 """Annotation of an option that pydantic does not validate: `_check` says what is wrong with it."""
 
+LIVE = WithJsonSchema({})
+"""Annotation of an option that is an object: in a JSON schema it may be anything."""
+
 STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
 # Read at each call: changing one of these does not need a new pipeline.
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
 
 
+_THRESHOLD = "a channel, `store.as_retriever(search_type='similarity_score_threshold', search_kwargs=...)`"
 _ELSEWHERE = {
+    **dict.fromkeys(("docs", "documents", "nodes"), "`from_documents`"),
+    **dict.fromkeys(("score_threshold", "similarity_cutoff"), _THRESHOLD),
     "base_compressor": "`retriever >> compressor`",
     "base_retriever": "`retriever >> compressor`",
     "bm25_params": "`formula`, such as Lucene(k1=1.2)",
-    "c": "`fusion=RRF(k=60)`",
-    "docs": "`from_documents`",
     "depth": "`fusion=Fusion(depth=...)`",
     "flare": "`expansion=Expand(flare=...)`",
     "graph": "`channels={'graph': ...}`",
     "id_key": "`channels={name: as_channel(part, id_key=...)}`",
     "llm": "`preset=load_preset(name, llm=...)`, or `expansion=QueryExpander(llm=...)`",
     "max_chunks_per_page": "`rerank=Rerank(max_chunks_per_page=...)`",
-    "model": "`scorer`",
     "on_error": "`fusion=Fusion(on_error=...)`",
     "parents": "`preset=load_preset(name, parents=...)`",
     "questions": "`channels={'questions': ...}`",
-    "retrievers": "`channels`, a retriever by name",
-    "search_kwargs": "`k` and `where`",
     "root": "`kb_names`, a base by its path",
     "route": "`expansion=Expand(route=...)`",
     "search_type": "a channel, `store.as_retriever(search_type=...)`",
-    "weights": "`fusion=Fusion(weights={...})`, by channel name",
 }
 """Where an option of another group or component, or of langchain-classic's classes, is set in this package."""
 
@@ -61,7 +73,8 @@ _ELSEWHERE = {
 class MadeParts(Parts):
     """The components built from options, by name.
 
-    LangChain copies a retriever for each call with a configured field; the copy shares what the original has opened.
+    For each call with a configured field, LangChain makes a retriever anew of the original's `model_fields`: `made` is
+    one of them, so that it shares what the original has opened. Schemas, dumps and representations do not show it.
     `made` does not count when retrievers are compared: any two MadeParts are equal.
     """
 
@@ -71,17 +84,19 @@ class MadeParts(Parts):
     __hash__ = None  # type: ignore[assignment]  # it is mutable
 
 
-class Checked(BaseModel, Generic[T]):
+class Checked(Serializable, Generic[T]):
     """A model that raises ConfigError for wrong or misspelt options."""
 
     model_config = STRICT
-    made: Annotated[MadeParts, AS_GIVEN] = Field(default_factory=MadeParts, exclude=True, repr=False)
+    elsewhere: ClassVar[Mapping[str, str]] = _ELSEWHERE
+    """What to write instead of options that the class does not have."""
+    made: SkipJsonSchema[Annotated[MadeParts, AS_GIVEN]] = Field(default_factory=MadeParts, exclude=True, repr=False)
 
     def __init__(self, **options: Any) -> None:
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise _config_error(type(self), error) from error
+            raise _config_error(type(self), error, self.elsewhere) from error
         self._check()
 
     @classmethod
@@ -116,12 +131,10 @@ class Checked(BaseModel, Generic[T]):
         return [getattr(self, name) for name in type(self).model_fields if name not in _READ_LATE]
 
 
-def _config_error(model: type[BaseModel], error: ValidationError) -> ConfigError:
+def _config_error(model: type[BaseModel], error: ValidationError, elsewhere: Mapping[str, str]) -> ConfigError:
     errors = error.errors()
     first = next((found for found in errors if found["type"] == "extra_forbidden"), errors[0])
     option = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        if option in _ELSEWHERE:
-            return ConfigError(f"{model.__name__} has no option {option!r}; here it is {_ELSEWHERE[option]}")
-        return unknown(f"option of {model.__name__}", option, set(model.model_fields) - {"made"})
+        return refused(model.__name__, option, model.model_fields.keys() - {"made"}, elsewhere)
     return ConfigError(f"{model.__name__}: {option} is {mask_credentials(repr(first['input']))}: {first['msg']}")

@@ -14,6 +14,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from voicevault_retrievers._support.checks import flag, whole
+from voicevault_retrievers._support.foreign_options import checks_options, refused
 from voicevault_retrievers.adapters.chunk_collections import (
     CHANNELS,
     BaseCollection,
@@ -30,7 +31,7 @@ from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Result
 from voicevault_retrievers.engines.addresses import connect, is_address
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with, documents_with
 from voicevault_retrievers.langchain.composed import FusionOption
 from voicevault_retrievers.langchain.convert import TextOf, document_of, kept_document
@@ -50,7 +51,8 @@ Scored: TypeAlias = list[tuple[Document, float]]
 _Search: TypeAlias = Callable[[Mapping[str, Channel]], Pipeline]
 
 _OPTIONS = ("filter", "require", "weights")
-_ELSEWHERE = {"where": "filter=...", "score_threshold": "search_type='similarity_score_threshold'"}
+_THRESHOLD = "`as_retriever(search_type='similarity_score_threshold')`"
+_ELSEWHERE = dict.fromkeys(("score_threshold", "similarity_cutoff"), _THRESHOLD)
 
 
 class HybridStore(VectorStore):
@@ -76,6 +78,7 @@ class HybridStore(VectorStore):
     with `provenance=False` documents come back as they were added.
     """
 
+    @checks_options
     def __init__(
         self,
         embedding: Any = None,
@@ -124,7 +127,7 @@ class HybridStore(VectorStore):
             embedder = None if embedding is None else as_embedder(embedding)
             opened = connect(str(base), embedder=embedder, analyzer=made, **options)  # type: ignore[arg-type]
         else:
-            opened = open_base(base, embeddings=embedding, language=language, analyzer=analyzer, **options)
+            opened = open_base(base, embedding=embedding, language=language, analyzer=analyzer, **options)
         store = cls(base=opened, fusion=fusion, require=require, provenance=provenance, text_of=text_of)
         store._embedding = embedding
         return store
@@ -313,10 +316,8 @@ class HybridStore(VectorStore):
 
     def _query(self, text: str, options: Mapping[str, Any], vector: Sequence[float] | None = None) -> Query:
         for name in options:
-            if name in _ELSEWHERE:
-                raise ConfigError(f"a search of a HybridStore has no option {name!r}; here it is {_ELSEWHERE[name]}")
             if name not in _OPTIONS:
-                raise unknown("option of a HybridStore's search", name, _OPTIONS)
+                raise refused("a search of a HybridStore", name, ("k", *_OPTIONS), _ELSEWHERE)
         return Query(
             text,
             vectors={} if vector is None else {ANY_EMBEDDER: np.asarray(vector, np.float32)},

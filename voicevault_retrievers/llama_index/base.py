@@ -14,12 +14,13 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptMixinType
-from llama_index.core.schema import IndexNode, MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.schema import IndexNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.utils import print_text
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Never
 
 from voicevault_retrievers._support.caches import Parts
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
@@ -124,6 +125,7 @@ class PipelineRetriever(BaseRetriever):
         twin.node_postprocessors = (*self.node_postprocessors, *_stages([postprocessor]))
         return twin
 
+    @checks_options
     def search(
         self,
         query: str | QueryBundle | Query,
@@ -140,6 +142,7 @@ class PipelineRetriever(BaseRetriever):
         """
         return self.with_options(k=k, where=where, require=require, weights=weights)._search(query, observe)
 
+    @checks_options
     async def asearch(
         self,
         query: str | QueryBundle | Query,
@@ -153,6 +156,7 @@ class PipelineRetriever(BaseRetriever):
         """`search` on the running event loop; the result differs only in its timings."""
         return await self.with_options(k=k, where=where, require=require, weights=weights)._asearch(query, observe)
 
+    @checks_options
     def with_options(
         self: R,
         *,
@@ -191,8 +195,24 @@ class PipelineRetriever(BaseRetriever):
         """`warm_up` in a worker thread."""
         await aexecute(in_thread("warm_up", self.warm_up))
 
-    def retrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
+    def retrieve(self, str_or_query_bundle: QueryType, **options: Never) -> list[NodeWithScore]:
+        """The nodes of a question, as LlamaIndex's; a question's own options are those of `with_options`."""
+        self._refuse(options)
+        return super().retrieve(str_or_query_bundle)
+
+    async def aretrieve(self, str_or_query_bundle: QueryType, **options: Never) -> list[NodeWithScore]:
+        """`retrieve` on the running event loop."""
+        self._refuse(options)
+        return await super().aretrieve(str_or_query_bundle)
+
+    def _refuse(self, options: Mapping[str, Any]) -> None:
+        self.with_options(**options)  # raises for words that it does not have
+        for name in options:
+            raise ConfigError(f"retrieve has no option {name!r}; here it is `with_options({name}=...).retrieve(...)`")
+
+    def retrieve_many(self, queries: Sequence[str | QueryBundle], **options: Never) -> list[list[NodeWithScore]]:
         """`retrieve` of each query. Where no handler listens, they are searched together (`Pipeline.search_many`)."""
+        self._refuse(options)
         if self._is_heard():
             return [self.retrieve(query) for query in queries]
         pipeline = self.pipeline
@@ -201,8 +221,9 @@ class PipelineRetriever(BaseRetriever):
         nodes = [self._nodes(pipeline, value_of(result)) for result in found]
         return [self._handle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
 
-    async def aretrieve_many(self, queries: Sequence[str | QueryBundle]) -> list[list[NodeWithScore]]:
+    async def aretrieve_many(self, queries: Sequence[str | QueryBundle], **options: Never) -> list[list[NodeWithScore]]:
         """`retrieve_many` on the running event loop."""
+        self._refuse(options)
         if self._is_heard():
             return [await self.aretrieve(query) for query in queries]
         pipeline = await self._opened()

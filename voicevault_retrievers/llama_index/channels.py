@@ -15,6 +15,7 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexRetrieve
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides
@@ -44,6 +45,7 @@ class RetrieverChannel(LeafChannel):
 
     each_alone = True
 
+    @checks_options
     def __init__(
         self,
         part: BaseRetriever | BaseIndex[Any],
@@ -123,6 +125,7 @@ class AsyncRetrieverChannel(RetrieverChannel):
         return await aexecute(converting(lambda: [_matches(nodes) for nodes in found], count))
 
 
+@checks_options
 def as_channel(
     part: Part,
     *,

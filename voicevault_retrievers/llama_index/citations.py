@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.response.schema import (
@@ -16,7 +16,7 @@ from llama_index.core.base.response.schema import (
     Response,
     StreamingResponse,
 )
-from llama_index.core.bridge.pydantic import ConfigDict, Field, ValidationError
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.chat_engine.types import (
     AGENT_CHAT_RESPONSE_TYPE,
     AgentChatResponse,
@@ -42,7 +42,7 @@ from voicevault_retrievers.llama_index.convert import (
     node_of,
     provenance,
 )
-from voicevault_retrievers.llama_index.options import config_error
+from voicevault_retrievers.llama_index.options import CheckedPostprocessor, CountTokens
 from voicevault_retrievers.text.tokens import estimate_tokens
 
 _FIELDS = [field.name for field in fields(Citation)]
@@ -71,7 +71,7 @@ class CitedNodes:
     blocks: tuple[NodeWithProvenance, ...]
 
 
-class CitationPostprocessor(BaseNodePostprocessor):
+class CitationPostprocessor(CheckedPostprocessor):
     """Makes each node's text a numbered source that an answer can cite, for any response synthesizer.
 
     The text becomes a block as in `context.ContextBuilder`: `[1] [Source: report.pdf, p.3 | Section: Results]`,
@@ -82,27 +82,18 @@ class CitationPostprocessor(BaseNodePostprocessor):
     are prompts that contain it.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     markers: Literal["numbered", "source"] = Field(
         default="numbered", description="Whether answers cite [n], or [Source: file, p.N]."
     )
     max_tokens: int | None = Field(default=None, ge=1, description="Bounds all texts together; None does not.")
     max_chars: int | None = Field(default=None, ge=1, description="Bounds all texts together; None does not.")
     reorder: bool = Field(default=False, description="Whether to put the best at both ends of the list.")
-    count_tokens: Callable[[str], int] = Field(
-        default=estimate_tokens, exclude=True, description="The model's tokens in a text; by default estimated."
+    count_tokens: CountTokens | None = Field(
+        default=None, exclude=True, description="The model's tokens in a text; None estimates."
     )
     metadata_mode: MetadataMode = Field(
         default=MetadataMode.NONE, description="Which metadata stand in the block, above the text."
     )
-
-    if not TYPE_CHECKING:  # else type checkers would take this signature instead of the fields
-
-        def __init__(self, **options: Any) -> None:
-            try:
-                super().__init__(**options)
-            except ValidationError as error:
-                raise config_error(type(self), error, {}) from error
 
     @classmethod
     def class_name(cls) -> str:
@@ -118,7 +109,7 @@ class CitationPostprocessor(BaseNodePostprocessor):
             self.max_tokens,
             self.max_chars,
             markers=self.markers,
-            count_tokens=self.count_tokens,
+            count_tokens=self.count_tokens or estimate_tokens,
             reorder=self.reorder,
         )
 

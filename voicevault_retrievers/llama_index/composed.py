@@ -13,6 +13,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from typing_extensions import Unpack
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
@@ -78,6 +79,7 @@ class ComposedRetriever(PipelineRetriever):
         self.rerank = Rerank.of(rerank)
         self.timeout = timeout
 
+    @checks_options
     def search(
         self,
         query: str | QueryBundle | Query,
@@ -93,6 +95,7 @@ class ComposedRetriever(PipelineRetriever):
         chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
         return chosen._search(query, observe)
 
+    @checks_options
     async def asearch(
         self,
         query: str | QueryBundle | Query,
@@ -108,6 +111,7 @@ class ComposedRetriever(PipelineRetriever):
         chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
         return await chosen._asearch(query, observe)
 
+    @checks_options
     def with_options(
         self: C,
         *,
@@ -130,6 +134,7 @@ class ComposedRetriever(PipelineRetriever):
         parts, _ = self._sources()
         return preset_of_parts(self._preset(parts), parts, map(self._stage_of, self.node_postprocessors), self.k)
 
+    @checks_options
     def hybrid_search(
         self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
     ) -> list[NodeWithScore]:
@@ -143,6 +148,7 @@ class ComposedRetriever(PipelineRetriever):
         events.degraded(found.skipped)
         return nodes_of_hits(found, found.skipped)
 
+    @checks_options
     async def ahybrid_search(
         self, text: str, top_k: int = 5, *, where: Where = None, require: Where = None
     ) -> list[NodeWithScore]:

@@ -9,10 +9,11 @@ from typing import Any
 
 from llama_index.core.vector_stores.types import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 
+from voicevault_retrievers._support.checks import weights_or_none
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.filters import NOTHING, Filter, both, compile_filter, scope
 from voicevault_retrievers.core.types import Query
-from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.errors import FilterNotSupportedError
 
 
 def filter_of(where: Filter | MetadataFilters | None) -> Filter | None:
@@ -147,9 +148,7 @@ class Narrowing:
 
 def weights_of(weights: Mapping[str, float] | None) -> dict[str, float]:
     """A copy of the weights; ConfigError unless they are a mapping of names."""
-    if not isinstance(weights, Mapping | None):
-        raise ConfigError(f"weights is a mapping of channel names to numbers, not {weights!r}")
-    return dict(weights or {})
+    return dict(weights_or_none(weights) or {})
 
 
 class Weighing(Rewriter):

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypedDict, TypeVar
 
-from llama_index.core.bridge.pydantic import BaseModel, ValidationError
+from llama_index.core.bridge.pydantic import BaseModel, ConfigDict, ValidationError
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import IndexNode, MetadataMode
+from pydantic import WithJsonSchema
 
+from voicevault_retrievers._support.foreign_options import checks_options, parameters_of, refused
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.filters import Where
+from voicevault_retrievers.text.tokens import TokenCounter
 
+CountTokens: TypeAlias = Annotated[TokenCounter, WithJsonSchema({})]
+"""A function that counts a text's tokens; in a JSON schema it may be anything."""
+
+_CUTOFF = "`node_postprocessors`, such as [SimilarityPostprocessor(similarity_cutoff=...)]"
 _ELSEWHERE = {
+    **dict.fromkeys(("docs", "documents", "nodes"), "`from_nodes`"),
+    **dict.fromkeys(("score_threshold", "similarity_cutoff"), _CUTOFF),
     "alpha": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
     "depth": "`fusion`, such as Fusion(depth={'bm25': 100})",
     "doc_ids": "`where`, such as {'file_name': {'$in': [...]}}",
     "existing_bm25": "`BM25Retriever.from_persist_dir`",
-    "filters": "`where`",
     "flare": "`expansion`, such as Expand(flare=...)",
     "graph": "`channels`, such as {'graph': True}",
     "hybrid_top_k": "`k`",
@@ -31,7 +38,6 @@ _ELSEWHERE = {
     "max_chunks_per_page": "`rerank`, such as Rerank(max_chunks_per_page=2)",
     "mode": "`fusion`, such as RRF(k=60)",
     "node_ids": "`where`",
-    "nodes": "`from_nodes`",
     "num_queries": "`expansion`, such as QueryExpander(llm, size=4)",
     "on_error": "`fusion`, such as Fusion(on_error='raise')",
     "parents": "`preset=load_preset(name, parents=...)`",
@@ -40,21 +46,58 @@ _ELSEWHERE = {
     "questions": "`channels`, such as {'questions': True}",
     "retriever_dict": "`object_map`",
     "retriever_weights": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
-    "retrievers": "`channels`, each retriever by a name",
     "root": "`kb_names`, a base by its path",
     "route": "`expansion`, such as Expand(route=True)",
-    "similarity_cutoff": "`node_postprocessors`, such as [SimilarityPostprocessor(similarity_cutoff=...)]",
     "skip_stemming": "`from_nodes(nodes, language=None)`",
     "sparse_top_k": "`fusion`, such as Fusion(depth={'bm25': 100})",
     "stemmer": "`from_nodes(nodes, language=...)`",
     "token_pattern": "`from_nodes(nodes, analyzer=...)`",
-    "top_k": "`k`",
-    "top_n": "`k`",
     "use_async": "always so: channels are searched at the same time, and `aretrieve` awaits them",
     "vector_store_query_mode": "a channel, `index.as_retriever(vector_store_query_mode=...)`",
-    "weights": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
 }
 """What LlamaIndex's options correspond to in this package."""
+
+P = TypeVar("P", bound="CheckedPostprocessor")
+
+
+class CheckedPostprocessor(BaseNodePostprocessor):
+    """A node postprocessor that raises ConfigError for wrong options."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What options of LlamaIndex's postprocessors correspond to in this package."""
+
+    if not TYPE_CHECKING:  # else type checkers would take this signature instead of the fields
+
+        def __init__(self, **options: Any) -> None:
+            try:
+                super().__init__(**options)
+            except ValidationError as error:
+                raise config_error(type(self), error, self.elsewhere) from error
+
+    postprocess_nodes = checks_options(BaseNodePostprocessor.postprocess_nodes)
+    apostprocess_nodes = checks_options(BaseNodePostprocessor.apostprocess_nodes)
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The options as plain data; of options that are objects, such as a model, the classes, under `objects`."""
+        fields = {name: field for name, field in type(self).model_fields.items() if field.exclude}
+        given = {name: getattr(self, name) for name in fields.keys() - {"callback_manager"}}
+        given = {name: option for name, option in given.items() if option is not fields[name].default}
+        objects = {name: type(option).__name__ for name, option in given.items() if not isinstance(option, str)}
+        plain = {name: option for name, option in given.items() if name not in objects}
+        return {**super().to_dict(**kwargs), **plain, **({"objects": objects} if objects else {})}
+
+    @classmethod
+    def from_dict(cls: type[P], data: dict[str, Any], **kwargs: Any) -> P:
+        """The postprocessor of `to_dict`. ConfigError where one of its `objects` is not given again in `kwargs`."""
+        given = dict(data)
+        for name, kind in given.pop("objects", {}).items():
+            if name not in kwargs:
+                raise ConfigError(
+                    f"the {cls.__name__} had a {kind} as its {name}, which is not in its dict: give it again, "
+                    f"from_dict(data, {name}=...)"
+                )
+        return super().from_dict(given, **kwargs)
 
 
 class CommonOptions(TypedDict, total=False):
@@ -91,14 +134,12 @@ def mode_in(options: Mapping[str, Any]) -> MetadataMode:
 
 def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any] | None = None) -> None:
     """Raise ConfigError for the first option that neither a class nor its class method `maker` has."""
-    known = {name for base in retriever.__mro__ if "__init__" in vars(base) for name in _named(base.__init__)}  # type: ignore[misc]  # each class's own
-    known |= set() if maker is None else _named(maker)
+    known = {name for base in retriever.__mro__ if "__init__" in vars(base) for name in parameters_of(base.__init__)}  # type: ignore[misc]  # each class's own
+    known |= set() if maker is None else parameters_of(maker)
     for name in options:
         if name in known:
             continue
-        if name in _ELSEWHERE:
-            raise ConfigError(f"{retriever.__name__} has no option {name!r}; here it is {_ELSEWHERE[name]}")
-        raise unknown(f"option of {retriever.__name__}", name, known)
+        raise refused(retriever.__name__, name, known, _ELSEWHERE)
 
 
 def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mapping[str, str]) -> ConfigError:
@@ -113,11 +154,4 @@ def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mappi
         return ConfigError(f"{kind.__name__}: {option} is {first['input']!r}: {first['msg']}")
     if option in elsewhere:
         return ConfigError(f"{kind.__name__} has no option {option!r}: {elsewhere[option]}")
-    return unknown(f"option of {kind.__name__}", option, kind.model_fields)
-
-
-def _named(function: Callable[..., Any]) -> set[str]:
-    """The parameters that can be passed by name."""
-    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    parameters = inspect.signature(function).parameters
-    return {name for name, parameter in parameters.items() if parameter.kind in kinds} - {"self"}
+    return refused(kind.__name__, option, kind.model_fields)

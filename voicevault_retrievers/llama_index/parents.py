@@ -20,6 +20,7 @@ from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.llama_index.convert import MARKS, NodeChunk, chunk_of, document_of, restored
 from voicevault_retrievers.llama_index.filters import Where, filter_of
+from voicevault_retrievers.llama_index.options import CountTokens
 from voicevault_retrievers.llama_index.postprocessors import StageOptions, StagePostprocessor
 from voicevault_retrievers.structure import CharacterSpan, ParentExpansion, ParentStore, parent_store
 from voicevault_retrievers.structure.parent_links import Kinship
@@ -39,7 +40,7 @@ class ParentExpansionOptions(StageOptions, total=False):
     min_children_ratio: float
     max_chars: int | None
     max_tokens: int | None
-    count_tokens: Callable[[str], int]
+    count_tokens: Callable[[str], int] | None
     require: Where
     timeout: float | None
     header_key: str | None
@@ -78,8 +79,8 @@ class ParentExpansionPostprocessor(StagePostprocessor):
     min_children_ratio: float = Field(default=0.0, description="Which part of a parent's children has to be found.")
     max_chars: int | None = Field(default=None, description="Characters that all texts together may have.")
     max_tokens: int | None = Field(default=None, description="Tokens that all texts together may have.")
-    count_tokens: Callable[[str], int] = Field(
-        default=estimate_tokens, exclude=True, description="A function from a text to its number of tokens."
+    count_tokens: CountTokens | None = Field(
+        default=None, exclude=True, description="A function from a text to its number of tokens; None estimates."
     )
     require: dict[str, Any] | None = Field(default=None, description="A filter that parents have to pass.")
     timeout: float | None = Field(default=None, description="Seconds that the store may take; None waits.")
@@ -103,7 +104,7 @@ class ParentExpansionPostprocessor(StagePostprocessor):
             _store_of(self.store),
             max_chars=self.max_chars,
             max_tokens=self.max_tokens,
-            count_tokens=self.count_tokens,
+            count_tokens=self.count_tokens or estimate_tokens,
             require=self.require,
             timeout=self.timeout,
             header_key=self.header_key,
@@ -127,8 +128,8 @@ class SentenceWindowPostprocessor(StagePostprocessor):
     window_key: str = Field(default="window", description="Where metadata has the window.")
     max_chars: int | None = Field(default=None, description="Characters that all texts together may have.")
     max_tokens: int | None = Field(default=None, description="Tokens that all texts together may have.")
-    count_tokens: Callable[[str], int] = Field(
-        default=estimate_tokens, exclude=True, description="A function from a text to its number of tokens."
+    count_tokens: CountTokens | None = Field(
+        default=None, exclude=True, description="A function from a text to its number of tokens; None estimates."
     )
 
     @classmethod
@@ -141,7 +142,7 @@ class SentenceWindowPostprocessor(StagePostprocessor):
             window_key=self.window_key,
             max_chars=self.max_chars,
             max_tokens=self.max_tokens,
-            count_tokens=self.count_tokens,
+            count_tokens=self.count_tokens or estimate_tokens,
         )
 
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypedDict
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
+from llama_index.core.bridge.pydantic import Field, PrivateAttr
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 from typing_extensions import Unpack
@@ -29,7 +28,7 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import explained, hit_of, provenance, query_of, read_node
 from voicevault_retrievers.llama_index.events import reranking
-from voicevault_retrievers.llama_index.options import config_error
+from voicevault_retrievers.llama_index.options import CheckedPostprocessor
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.rerank import Calibration, PageCap
 from voicevault_retrievers.rerank import CrossEncoderRerank as CrossEncoderStage
@@ -74,7 +73,7 @@ class CrossEncoderOptions(RerankerOptions, total=False):
     calibration: Calibration | None
 
 
-class StagePostprocessor(BaseNodePostprocessor):
+class StagePostprocessor(CheckedPostprocessor):
     """A stage as a node postprocessor. It returns new nodes with their provenance and leaves its input unchanged.
 
     The stage sees how the nodes were found, and their scores where these fall. When the stage fails, `on_error` "skip"
@@ -82,19 +81,13 @@ class StagePostprocessor(BaseNodePostprocessor):
     raises the stage's error. Wrong options raise ConfigError.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    elsewhere: ClassVar[Mapping[str, str]] = {}
-    """What options of LlamaIndex's postprocessors correspond to in this package."""
     on_error: Literal["skip", "raise"] = Field(
         default="skip", description="Where the stage fails: keep the nodes as they were, marked as degraded, or raise."
     )
     _made: Parts = PrivateAttr(default_factory=Parts)
 
     def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            raise config_error(type(self), error, self.elsewhere) from error
+        super().__init__(**options)
         self._stage()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -216,7 +209,7 @@ class CrossEncoderRerank(Reranker):
         "keep_retrieval_score": "it is always kept: see provenance(node)",
         "trust_remote_code": "code that comes with a model is never run",
     }
-    model: Any = Field(default=DEFAULT_MODEL, description="Name of the cross-encoder, or a scorer.")
+    model: Any = Field(default=DEFAULT_MODEL, exclude=True, description="Name of the cross-encoder, or a scorer.")
     depth: int | None = Field(default=None, ge=1, description="How many nodes are scored; None scores all.")
     max_chars: int = Field(default=2000, ge=1, description="How many characters of a node are read.")
     passages: Passages = Field(default="window", description="What is read: the window that matches, or the start.")
@@ -236,10 +229,6 @@ class CrossEncoderRerank(Reranker):
     @classmethod
     def class_name(cls) -> str:
         return "CrossEncoderRerank"
-
-    @field_serializer("model")
-    def _name(self, model: Any) -> str:
-        return model if isinstance(model, str) else str(model.name)
 
     def _asks(self) -> bool:
         return True

@@ -14,6 +14,7 @@ from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.schema import QueryBundle, QueryType
 from llama_index_instrumentation import get_dispatcher
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Plan
@@ -53,6 +54,7 @@ class QueryExpander(BaseQueryTransform):
     reported under `degraded`, and no model blocks the event loop, as it does in `TransformQueryEngine.aquery`.
     """
 
+    @checks_options
     def __init__(
         self,
         llm: BaseLLM | TextModel | Callable[[str], str] | None = None,

@@ -15,6 +15,7 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer, get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
 
+from voicevault_retrievers._support.foreign_options import check_options
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import check_unnumbered
@@ -73,6 +74,7 @@ class CitedQueryEngine(RetrieverQueryEngine):
         check_unnumbered(retriever, after)
         own = {name: options.pop(name) for name in _OWN if name in options}
         if response_synthesizer is None:
+            check_options(type(self).__name__, options, get_response_synthesizer, type(self).__init__)
             prompts = cite_prompts(own.get("markers", "numbered"))
             given = {name: option for name, option in options.items() if option is not None}
             response_synthesizer = _synthesizer(llm, callback_manager, {**prompts, **given})

@@ -17,6 +17,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, ObjectType
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQuery, VectorStoreQueryResult
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides
@@ -137,6 +138,7 @@ class VectorStoreChannel(StoreChannel):
     embed_model, and for a store without texts and without an index.
     """
 
+    @checks_options
     def __init__(
         self,
         source: VectorStoreIndex | BasePydanticVectorStore,

@@ -13,6 +13,7 @@ from llama_index.core.workflow import Context
 from pydantic import ValidationError
 from typing_extensions import Unpack
 
+from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.source_numbers import Layout, Reserved, failed
 from voicevault_retrievers.answers.tool_input import (
@@ -72,6 +73,7 @@ class RetrievalTool(FunctionTool):
     Raises ConfigError for wrong options.
     """
 
+    @checks_options
     def __init__(
         self,
         retriever: BaseRetriever,

@@ -24,6 +24,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
+from voicevault_retrievers._support.foreign_options import check_options, checks_options
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import Embedder
@@ -73,6 +74,7 @@ class HybridVectorStore(BasePydanticVectorStore):
     _dense: BasePydanticVectorStore | None = PrivateAttr()
     _kept: HybridNodes = PrivateAttr()
 
+    @checks_options
     def __init__(
         self,
         base: KnowledgeBase,
@@ -113,6 +115,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         `KnowledgeBase.open_or_create`. Raises as that does; ConfigError for a keyword-only base without `dense`, and
         for `dense` with a base that has vectors or with an `embed_model`.
         """
+        check_options(cls.__name__, options, KnowledgeBase.open_or_create, cls.open)
         _check_store(dense)
         if dense is not None and embed_model is not None:
             raise ConfigError("with dense=... the base keeps no vectors, and no embed_model: leave that out")

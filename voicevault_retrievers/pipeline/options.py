@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from voicevault_retrievers._support.checks import seconds_or_none, whole, whole_or_none
+from voicevault_retrievers._support.checks import seconds_or_none, weights_or_none, whole, whole_or_none
+from voicevault_retrievers._support.foreign_options import checks_options, refused
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Rewriter, Stage
 from voicevault_retrievers.core.protocols import Scorer
@@ -83,7 +84,7 @@ class OptionGroup:
         known = [option.name for option in fields(cls)]
         for name in given:
             if name not in known:
-                raise unknown(f"option of {cls.__name__}", name, known)
+                raise refused(cls.__name__, name, known)
         return cls(**given)
 
     def over(self: G, other: G) -> G:
@@ -99,6 +100,7 @@ class OptionGroup:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._said.items())})"
 
 
+@checks_options
 @dataclass(frozen=True, repr=False)
 class Fusion(OptionGroup):
     """How the rankings of several channels become one.
@@ -118,8 +120,7 @@ class Fusion(OptionGroup):
         object.__setattr__(self, "method", method_of(self.method))
         if self.on_error is not None and self.on_error not in get_args(OnError):
             raise unknown("on_error", self.on_error, get_args(OnError))
-        if not isinstance(self.weights, Mapping | None):
-            raise ConfigError(f"weights is a mapping of channel names to numbers, not {self.weights!r}")
+        weights_or_none(self.weights)
 
     def depths(self, others: Mapping[str, int]) -> dict[str, int]:
         """How many hits each channel is asked for, by name; `others` has all names, and what this does not say."""
@@ -131,6 +132,7 @@ class Fusion(OptionGroup):
         return {**others, **{name: whole(f"the depth of {name!r}", depth) for name, depth in self.depth.items()}}
 
 
+@checks_options
 @dataclass(frozen=True, repr=False)
 class Expand(OptionGroup):
     """What is searched beside a question as it is asked, and where.
@@ -180,6 +182,7 @@ class Expand(OptionGroup):
         raise ConfigError(f"route is true, a mapping of routes to channel names, or a router, not {self.route!r}")
 
 
+@checks_options
 @dataclass(frozen=True, repr=False)
 class Rerank(OptionGroup):
     """How what was found is ordered anew, and cut.

@@ -110,7 +110,10 @@ class CrossEncoderRerank(Stage):
         if overtime not in ("stop", "warn"):
             raise unknown("overtime", overtime, ("stop", "warn"))
         if (top_k is None) != (certainty is None):
-            raise ConfigError("top_k and certainty go together: the first says whose order is to be sure, and how sure")
+            raise ConfigError(
+                "top_k and certainty go together: the first says whose order is to be sure, and how sure; how many are "
+                "returned is `top_n` of a reranker, or `k` of a search"
+            )
         if certainty is not None and not 0.0 < certainty < 1.0:
             raise ConfigError(f"certainty is between 0 and 1, not {certainty!r}")
         self.scorer = scorer

@@ -96,7 +96,7 @@ def test_a_preset_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"version": 1, "fusion": {"method": "rrf", "k": -1}}, "at least 0"),
         ({"version": 1, "fusion": {"k": 60}}, "'k' is not of 'adaptive_sum', but of rrf: say `method: rrf`"),
         ({"version": 1, "fusion": {"method": "rrf", "k": "sixty"}}, "at least 0"),
-        ({"version": 1, "fusion": {"weights": [1]}}, "a mapping of options"),
+        ({"version": 1, "fusion": {"weights": [1]}}, "a mapping of channel names"),
         ({"version": True}, "version: 1"),
         ({"version": 1, "k": "three"}, "k is a whole number"),
         ({"version": 1, "timeout": "soon"}, "timeout is a number"),

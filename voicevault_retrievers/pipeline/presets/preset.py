@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, cast
 
-from voicevault_retrievers._support.checks import flag, seconds_or_none, whole
+from voicevault_retrievers._support.checks import flag, seconds_or_none, weights_or_none, whole
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.access_control import Access
@@ -141,7 +141,7 @@ class Preset:
             route=router(data.get("route")),
             expansion=expansion(data.get("expansion")),
             method=method,
-            weights=checked_weights(section("weights", fused.get("weights"), *channels), channels),
+            weights=checked_weights(section("weights", weights_or_none(fused.get("weights")), *channels), channels),
             stages=stages,
             context=made(ContextBuilder, section("context", data.get("context"), *_CONTEXT_OPTIONS)),
             k=whole("k", data.get("k", 5), least=0),

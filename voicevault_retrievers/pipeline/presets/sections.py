@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.foreign_options import meant
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import ChannelKind
 from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
@@ -60,6 +61,15 @@ KINDS: dict[str, ChannelKind] = {"bm25": "keyword", "dense": "semantic", "graph"
 """The channels of a knowledge base."""
 STRUCTURAL = ("graph", "questions")
 """Channels that keep this name, whatever channel is given for them."""
+_ELSEWHERE = {
+    **dict.fromkeys(("similarity_top_k", "top_k", "top_n"), "`k` of the preset"),
+    **dict.fromkeys(("filter", "filters", "where"), "`where` of the retriever: a preset has no filter"),
+    **dict.fromkeys(("embed_model", "embedding", "embeddings"), "`model` of the channel `dense`"),
+    **dict.fromkeys(("c", "rrf_k"), "`fusion: {method: rrf, k: 60}`"),
+    "retrievers": "`channels`, by name, such as `{bm25: {}, dense: {}}`",
+    "weights": "`fusion: {weights: {bm25: 0.5, dense: 0.5}}`",
+}
+"""What the words of LangChain and LlamaIndex are in a preset's file."""
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -71,6 +81,8 @@ def section(kind: str, data: Any, *known: str) -> Mapping[str, Any]:
         raise ConfigError(f"{kind} is a mapping of options, not a {type(data).__name__}")  # which may hold a password
     for key in data:
         if key not in known:
+            if said := meant(key, known, _ELSEWHERE):
+                raise ConfigError(f"{kind} has no key {key!r}; here it is {said}")
             raise unknown(f"key in {kind}", key, known)
     return data
 

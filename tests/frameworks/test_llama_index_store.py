@@ -7,6 +7,7 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.store import KnowledgeBase, wal
 
 QUESTION = "drain the pump before winter"
-MODES = ("default", "sparse", "text_search", "hybrid")
+MODES = ("default", "sparse", "text_search", "hybrid", "mmr")
 
 
 class Counting(HashEmbedding):
@@ -206,6 +207,42 @@ def test_alpha_weighs_vectors_and_0_is_0(tmp_path: Path) -> None:
             scores(alpha)
 
 
+def test_mmr_takes_next_what_is_near_and_unlike_what_was_taken(tmp_path: Path) -> None:
+    vectors = {"best": [1.0, 0.05], "twin": [1.0, 0.06], "other": [0.5, -0.5], "far": [-1.0, 0.0]}
+    store = opened(tmp_path, vectored(vectors, {}))
+    query = VectorStoreQuery([1.0] + [0.0] * 15, similarity_top_k=2, mode=VectorStoreQueryMode.MMR)
+    assert list(found(store, query)) == ["best", "other"]
+    assert list(found(store, replace(query, mmr_threshold=1.0))) == ["best", "twin"]
+    assert store.query(query, mmr_threshold=1.0) == asyncio.run(store.aquery(query, mmr_threshold=1.0))
+    assert store.query(query, mmr_threshold=1.0).ids == ["best", "twin"]
+    assert list(found(store, replace(query, similarity_top_k=9))) == ["best", "other", "twin"]
+    assert list(found(store, replace(query, node_ids=["twin", "far", "other"]))) == ["twin", "other"]
+    own = SimpleVectorStore()
+    own.add(vectored({name: vector for name, vector in vectors.items() if name != "far"}, {}))
+    for threshold in (0.3, 0.5, 1.0):
+        assert own.query(query, mmr_threshold=threshold).ids == store.query(query, mmr_threshold=threshold).ids
+    with pytest.raises(ConfigError, match="mmr_threshold is a number from 0 to 1"):
+        store.query(query, mmr_threshold=1.5)
+    with pytest.raises(ConfigError, match="mode 'mmr' searches by vector"):
+        store.query(VectorStoreQuery(query_str="pump", mode=VectorStoreQueryMode.MMR))
+
+
+async def test_an_index_asks_for_mmr(tmp_path: Path) -> None:
+    index = VectorStoreIndex.from_vector_store(opened(tmp_path), HashEmbedding())
+    options: dict[str, Any] = {"vector_store_query_mode": "mmr", "similarity_top_k": 2}
+    retriever = index.as_retriever(**options, vector_store_kwargs={"mmr_threshold": 1.0})
+    ids = [node.node_id for node in retriever.retrieve(QUESTION)]
+    assert ids == [node.node_id for node in index.as_retriever(similarity_top_k=2).retrieve(QUESTION)]
+    assert ids == [node.node_id for node in await retriever.aretrieve(QUESTION)]
+
+
+def test_mmr_needs_the_vectors(tmp_path: Path) -> None:
+    store = HybridVectorStore.open(tmp_path / "kb", dense=SimpleVectorStore(), language="en")
+    store.add(embedded(nodes()))
+    with pytest.raises(ConfigError, match="compares the nodes' vectors, which are in dense"):
+        store.query(asked("mmr"))
+
+
 def test_candidates_are_not_limited_to_k(tmp_path: Path) -> None:
     """Neither side has `both` among its first two; together they put it first."""
     vectors = {"a": [1.0, 0.0], "b": [0.9, 0.1], "both": [0.8, 0.3], "c": [0.0, 1.0], "d": [0.0, 1.0]}
@@ -263,8 +300,8 @@ def test_a_query_that_says_too_little_is_refused(tmp_path: Path) -> None:
     hybrid = VectorStoreQueryMode.HYBRID
     for query, message in (
         (
-            VectorStoreQuery(mode=VectorStoreQueryMode.MMR),
-            "unknown vector_store_query_mode 'mmr'. Known: default, hybrid",
+            VectorStoreQuery(mode=VectorStoreQueryMode.SVM),
+            "unknown vector_store_query_mode 'svm'. Known: default, hybrid, mmr",
         ),
         (VectorStoreQuery(mode=VectorStoreQueryMode.SEMANTIC_HYBRID), "unknown vector_store_query_mode"),
         (VectorStoreQuery(query_str="pump"), "mode 'default' searches by vector: give query_embedding"),

@@ -57,6 +57,13 @@ def weights_or_none(value: Any) -> Mapping[str, Any] | None:
     return value
 
 
+def key_or_none(name: str, value: Any) -> str | None:
+    """Return the value where it is None or a metadata key, which may be a dotted path; ConfigError otherwise."""
+    if value is None or (isinstance(value, str) and all(value.split("."))):
+        return value
+    raise ConfigError(f"{name} is a metadata key, such as 'page', or a dotted path, or None, not {value!r}")
+
+
 def header(name: str, value: Any) -> str:
     """Return the value where an HTTP header can hold it (printable ASCII, no spaces). The error does not repeat it."""
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):

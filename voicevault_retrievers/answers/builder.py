@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from voicevault_retrievers._support.checks import flag, whole, whole_or_none
+from voicevault_retrievers._support.checks import flag, key_or_none, whole, whole_or_none
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers.citations import (
     LAST,
@@ -49,7 +49,9 @@ class ContextBuilder:
     fits, else with its chunk's own text. A hit that does not fit is left out; the first is cut instead, at a sentence's
     end where possible. `numbered` markers put `[n]` before each header, so that a marker names one block. `reorder`
     puts the best blocks at both ends of the text (see `ends_first`), with the numbers of their ranks. `count_tokens` is
-    the model's tokenizer; the default estimates tokens.
+    the model's tokenizer; the default estimates tokens. File and page are those that common loaders write, or stand
+    under `source_key` and `page_key` (see `core.pages`). A file on a machine is shown by its name, with `paths` by its
+    path.
     """
 
     max_tokens: int | None = None
@@ -58,6 +60,9 @@ class ContextBuilder:
     markers: Literal["source", "numbered"] = "source"
     count_tokens: TokenCounter = estimate_tokens
     reorder: bool = False
+    page_key: str | None = None
+    source_key: str | None = None
+    paths: bool = False
 
     def __post_init__(self) -> None:
         whole_or_none("max_tokens", self.max_tokens)
@@ -66,6 +71,9 @@ class ContextBuilder:
         if self.markers not in ("source", "numbered"):
             raise unknown("markers", self.markers, ("source", "numbered"))
         flag("reorder", self.reorder)
+        key_or_none("page_key", self.page_key)
+        key_or_none("source_key", self.source_key)
+        flag("paths", self.paths)
 
     @property
     def instruction(self) -> str:
@@ -82,6 +90,11 @@ class ContextBuilder:
     def resolve(self, answer: str, context: Context) -> ResolvedAnswer:
         """The answer with the blocks of this builder's context that its markers name; see `resolve_citations`."""
         return resolve_citations(answer, context.citations, numbered=self.markers == "numbered")
+
+    def citation(self, index: int, hit: Hit, text: str) -> Citation:
+        """The citation of a hit whose block has the number `index`, with this builder's keys."""
+        keys = {"page_key": self.page_key, "source_key": self.source_key}
+        return citation_of(index, hit, text, **keys, paths=self.paths)
 
     def build(
         self,
@@ -110,7 +123,7 @@ class ContextBuilder:
                 continue
             texts = (hit.text,) if hit.context is None or not hit.chunk.text else (hit.context, hit.chunk.text)
             head = None if heads is None else heads(hit)
-            tried = [self._block(place, citation_of(index, hit, text), head) for text in texts]
+            tried = [self._block(place, self.citation(index, hit, text), head) for text in texts]
             block = next((block for block in tried if self._fits(block, blocks, parts, budget)), None)
             if block is None:
                 over.append(hit.chunk.id)
@@ -136,7 +149,7 @@ class ContextBuilder:
         """
         if self.max_chars is None and self.max_tokens is None and max_tokens is None:
             return tuple(hits)
-        above = heads or (lambda hit: numbered_header(citation_of(LAST, hit, "")))
+        above = heads or (lambda hit: numbered_header(self.citation(LAST, hit, "")))
         context = self.build(hits, history, max_tokens=max_tokens, heads=above)
         texts = {(citation.kb, citation.chunk_id): citation.text for citation in context.citations}
         over = set(context.over_budget)

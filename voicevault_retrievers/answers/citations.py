@@ -7,13 +7,12 @@ variant of people and models such as `(Report.pdf, pages 3-4)`; or `[1]` for the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
+from numbers import Integral
 
 from voicevault_retrievers.answers.cited_places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
-from voicevault_retrievers.core.pages import file_of, page_of
+from voicevault_retrievers.core.pages import shown_file, shown_page
 from voicevault_retrievers.core.types import Citation, Context, Hit
 
 LAST = 999_999
@@ -97,17 +96,27 @@ class ResolvedAnswer:
         return tuple({citation.index: citation for marker in self.markers for citation in marker.citations}.values())
 
 
-def citation_of(index: int, hit: Hit, text: str) -> Citation:
-    """The citation of a hit whose block has the number `index`."""
+def citation_of(
+    index: int,
+    hit: Hit,
+    text: str,
+    *,
+    page_key: str | None = None,
+    source_key: str | None = None,
+    paths: bool = False,
+) -> Citation:
+    """The citation of a hit whose block has the number `index`.
+
+    It shows a file's name in place of a path of a machine, or with `paths` the path; see `core.pages`.
+    """
     metadata = hit.chunk.metadata
-    file = file_of(metadata)
     start, end = _span(hit)
     return Citation(
         index=index,
         chunk_id=hit.chunk.id,
         kb=hit.chunk.kb,
-        source_file=None if file is None else str(file),
-        page_number=_shown_page(metadata),
+        source_file=shown_file(metadata, source_key, paths=paths),
+        page_number=shown_page(metadata, page_key, source_key),
         section=None if metadata.get("section") in (None, "") else str(metadata["section"]),
         start=start,
         end=end,
@@ -300,18 +309,6 @@ def _section(citation: Citation) -> str:
 def _bare(text: str) -> str:
     """A text normalised to compare quotes: as a model may have read it, with single spaces."""
     return " ".join(without_headers(text, numbered=True).split())
-
-
-def _shown_page(metadata: Mapping[str, Any]) -> int | str | None:
-    """The page as people count: LangChain's `page` is zero-based, `page_number` and `page_label` are not."""
-    if page_of(metadata) is None:
-        return None
-    for key, offset in (("page_number", 0), ("page_label", 0), ("page", 1)):
-        page = metadata.get(key)
-        if page not in (None, ""):
-            counts = isinstance(page, Real) and not isinstance(page, bool) and float(page).is_integer()
-            return int(page) + offset if counts else str(page)
-    return None
 
 
 def _span(hit: Hit) -> tuple[int | None, int | None]:

@@ -279,6 +279,10 @@ class Rewriter(Component):
     def rewrite(self, query: Query) -> Query:
         """The query to search for. The given query is not changed."""
 
+    def reads_history(self) -> bool:
+        """Whether the rewriter may read the conversation, `Query.history`; one of another package may."""
+        return not self.own
+
     def call(self, query: Query) -> Call:
         """The call that rewrites a query; a run makes it once."""
         return Call(

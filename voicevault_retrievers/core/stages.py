@@ -107,6 +107,9 @@ class _SkippableRewriter(Rewriter):
     def own(self) -> bool:
         return self.below.own
 
+    def reads_history(self) -> bool:
+        return self.below.reads_history()
+
     def rewrite(self, query: Query) -> Query:
         return self.below.rewrite(query)
 

@@ -110,6 +110,9 @@ class RememberedRewriter(Rewriter):
         self._bound = False
         self._rewritten: dict[Query, tuple[Query, tuple[Failure, ...]]] = {}
 
+    def reads_history(self) -> bool:
+        return self._below.reads_history()
+
     def over(self, channel: Channel) -> RememberedRewriter:
         if not self._bound:
             self._below, self._bound = self._below.over(channel), True

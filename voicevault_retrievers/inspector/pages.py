@@ -13,7 +13,7 @@ from pathlib import Path
 from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.pages import PAGE_KEYS
+from voicevault_retrievers.core.pages import first_page, page_key_of, page_of
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.inspector import pdf_pages
@@ -26,9 +26,6 @@ SECONDS = 20.0
 """The most seconds to draw a page."""
 
 _PROGRAM = pdf_pages.__file__
-
-_FIRST = {"page_number": 1, "page": 0}
-"""The number of the first page under each key; a `page_label` is the PDF's own label."""
 
 _logger = logging.getLogger(__name__)
 _LOCK = Mutex()
@@ -94,18 +91,17 @@ class Pages:
 
 
 def _named(chunk: Chunk) -> tuple[str, int | str]:
-    """The file, and the page as an index from 0, or as a label in the PDF; see `PAGE_KEYS`."""
-    said = chunk.metadata
-    pairs = ((said.get(file), key) for file, key in PAGE_KEYS if said.get(key) not in (None, ""))
-    file, key = next(((file, key) for file, key in pairs if file is not None), (None, ""))
+    """The file, and the page as an index from 0, or as a label in the PDF; see `core.pages`."""
+    file, page = page_of(chunk.metadata) or (None, None)
+    key = page_key_of(chunk.metadata)
     if not isinstance(file, str) or not file.lower().endswith(".pdf"):
         raise DocumentError(f"chunk {chunk.id!r} is not from a page of a PDF")
-    if key not in _FIRST:
-        return file, str(said[key])
+    if key == "page_label":
+        return file, str(page)
     try:
-        return file, int(str(said[key])) - _FIRST[key]
+        return file, int(str(page)) - (first_page(chunk.metadata) if key == "page" else 1)
     except ValueError as error:
-        raise DocumentError(f"chunk {chunk.id!r} names a page {said[key]!r}, which is no number") from error
+        raise DocumentError(f"chunk {chunk.id!r} names a page {page!r}, which is no number") from error
 
 
 def _drawn(path: Path, page: int | str) -> bytes:

@@ -175,15 +175,23 @@ class CrossEncoderReranker(Reranker):
 class PageDiversityFilter(StageCompressor):
     """Keeps the first `max_chunks_per_page` documents of each page, in their order, and drops the others.
 
-    The page is (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Documents without
-    a page are kept, unless `max_chunks_per_document` is set, which caps each file's documents. None means no cap.
+    File and page are those that common loaders write (see `core.pages`), or stand under `source_key` and `page_key`,
+    which are metadata keys or dotted paths. Documents without a page are kept, unless `max_chunks_per_document` is set,
+    which caps each file's documents; where no document has a page, a warning is logged. None means no cap.
     """
 
     max_chunks_per_page: int | None = 2
     max_chunks_per_document: int | None = None
+    page_key: str | None = None
+    source_key: str | None = None
 
     def _build(self) -> Stage:
-        return PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
+        return PageCap(
+            self.max_chunks_per_page,
+            max_chunks_per_document=self.max_chunks_per_document,
+            page_key=self.page_key,
+            source_key=self.source_key,
+        )
 
 
 def ranking_of(documents: Sequence[Document], text_of: TextOf = None) -> Ranking:

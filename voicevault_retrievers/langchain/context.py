@@ -138,6 +138,9 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     markers: Literal["source", "numbered"] = "source"
     reorder: bool = False
     count_tokens: Any = None
+    page_key: str | None = None
+    source_key: str | None = None
+    paths: bool = False
 
     @property
     def instruction(self) -> str:

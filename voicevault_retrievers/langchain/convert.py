@@ -121,6 +121,12 @@ def _plain(value: Any) -> Any:
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
 
 
+def before_question(messages: Sequence[Any]) -> list[Any]:
+    """The messages of a conversation before its last question."""
+    last = max((at for at, one in enumerate(messages) if isinstance(one, HumanMessage)), default=len(messages))
+    return list(messages[:last])
+
+
 _ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 
 

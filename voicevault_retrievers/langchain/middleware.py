@@ -16,7 +16,7 @@ from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, resolve_citations
 from voicevault_retrievers.answers.source_numbers import as_data, failure
 from voicevault_retrievers.errors import unknown
-from voicevault_retrievers.langchain.convert import PROVENANCE
+from voicevault_retrievers.langchain.convert import PROVENANCE, before_question
 from voicevault_retrievers.langchain.tools import (
     GIVEN,
     DocumentSearch,
@@ -62,6 +62,8 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
     as JSON, so that a list of numbers cites as well. With `on_unresolved` "retry" the model is asked once more where it
     cites a source that it was not given. Markers that are unresolved then, or with "note" at once, are only reported.
 
+    A retriever of this package is given the conversation before the message, for rewriters of follow-up questions.
+
     A failing search is reported to the model and in `degraded`, and the agent goes on. Raises ConfigError for wrong
     options.
     """
@@ -94,7 +96,8 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         if asked is None:
             return None
         try:
-            found = self.search.find(str(asked.text), ensure_config())
+            history = before_question(state["messages"])
+            found = self.search.find(str(asked.text), ensure_config(), history=history)
         except Exception as error:  # noqa: BLE001 - retrievers may raise anything; the model and the state report it
             found = FoundDocuments((), (failure(error),))
         return self._turn(state, asked, found)
@@ -104,7 +107,9 @@ class RetrievalMiddleware(AgentMiddleware[RetrievalState, Any, Any]):
         if asked is None:
             return None
         try:
-            found = await self.search.afind(str(asked.text), ensure_config())
+            found = await self.search.afind(
+                str(asked.text), ensure_config(), history=before_question(state["messages"])
+            )
         except Exception as error:  # noqa: BLE001 - as above
             found = FoundDocuments((), (failure(error),))
         return self._turn(state, asked, found)

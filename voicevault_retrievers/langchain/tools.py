@@ -36,7 +36,7 @@ from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.context import numbered, numbers_of
-from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, told_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, before_question, hit_of, told_of, turns_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT
 
 GIVEN = "voicevault_given"
@@ -88,27 +88,31 @@ class DocumentSearch:
 
     @property
     def filters(self) -> bool:
-        """Whether the retriever takes a filter and k."""
+        """Whether the retriever takes a filter, k and a history."""
         return isinstance(self.retriever, PipelineRetriever)
 
-    def find(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
+    def find(
+        self, query: str, config: RunnableConfig, where: Filter | None = None, history: Sequence[Any] = ()
+    ) -> FoundDocuments:
         """Search as a run below `config`; a blank query finds nothing."""
         if not query.strip():
             return FoundDocuments(())
         heard = _Heard()
         config = merge_configs(config, {"callbacks": [heard]})
-        return self._found(self.retriever.invoke(query, config, **self._options(where)), heard)
+        return self._found(self.retriever.invoke(query, config, **self._options(where, history)), heard)
 
-    async def afind(self, query: str, config: RunnableConfig, where: Filter | None = None) -> FoundDocuments:
+    async def afind(
+        self, query: str, config: RunnableConfig, where: Filter | None = None, history: Sequence[Any] = ()
+    ) -> FoundDocuments:
         """`find` on the running event loop."""
         if not query.strip():
             return FoundDocuments(())
         heard = _Heard()
         config = merge_configs(config, {"callbacks": [heard]})
-        return self._found(await self.retriever.ainvoke(query, config, **self._options(where)), heard)
+        return self._found(await self.retriever.ainvoke(query, config, **self._options(where, history)), heard)
 
-    def _options(self, where: Filter | None) -> dict[str, Any]:
-        given = {"k": self.k, "where": where} if self.filters else {}
+    def _options(self, where: Filter | None, history: Sequence[Any]) -> dict[str, Any]:
+        given = {"k": self.k, "where": where, "history": history} if self.filters else {}
         return {name: value for name, value in given.items() if value}
 
     def _found(self, documents: Sequence[Document], heard: _Heard) -> FoundDocuments:
@@ -200,6 +204,7 @@ def retrieval_tool(
     filters: Offered = None,
     max_tokens: int | None = None,
     markers: Literal["source", "numbered"] = "numbered",
+    history: Sequence[Any] = (),
 ) -> BaseTool:
     """A tool that searches any LangChain retriever.
 
@@ -211,6 +216,10 @@ def retrieval_tool(
     `filters` names the metadata keys by which the model may narrow a search, or is "any"; it needs a retriever of this
     package, whose own filters stay in force. `k` is passed to a retriever of this package; of another's documents the
     best k are kept.
+
+    A retriever of this package is given the conversation before the question, for rewriters of follow-up questions:
+    below LangGraph the messages of the agent's state, else `history`, a list of messages or turns, which each call
+    reads anew.
 
     Numbers continue through a conversation, so that `[n]` names one source in all of it. Below LangGraph they follow
     the highest number in the agent's state, given by any tool of this package, or in its messages; in a loop of your
@@ -227,7 +236,8 @@ def retrieval_tool(
             "give its documents to a retriever of this package, such as HybridRetriever.from_documents"
         )
     keys = keys_of(filters)
-    calls = _Calls(search, ContextBuilder(max_tokens=max_tokens, markers=markers), keys)
+    turns_of(history)
+    calls = _Calls(search, ContextBuilder(max_tokens=max_tokens, markers=markers), keys, history)
     return StructuredTool(
         name=name,
         description=description,
@@ -250,6 +260,7 @@ class _Calls:
     search: DocumentSearch
     builder: ContextBuilder
     keys: frozenset[str] | None
+    history: Sequence[Any]
     reserved: Reserved = field(default_factory=Reserved)
 
     def run(
@@ -263,7 +274,8 @@ class _Calls:
     ) -> tuple[str, dict[str, Any]]:
         self._check(where)
         with _failing():
-            found = self.search.find(query, patch_config(config, callbacks=callbacks), where)
+            history = _conversation(runtime, self.history)
+            found = self.search.find(query, patch_config(config, callbacks=callbacks), where, history)
         return self._answer(found, runtime)
 
     async def arun(
@@ -277,7 +289,8 @@ class _Calls:
     ) -> tuple[str, dict[str, Any]]:
         self._check(where)
         with _failing():
-            found = await self.search.afind(query, patch_config(config, callbacks=callbacks), where)
+            history = _conversation(runtime, self.history)
+            found = await self.search.afind(query, patch_config(config, callbacks=callbacks), where, history)
         return self._answer(found, runtime)
 
     def _check(self, where: Filter | None) -> None:
@@ -295,6 +308,11 @@ class _Calls:
             "citations": as_data(sources.citations),
             "degraded": list(found.degraded),
         }
+
+
+def _conversation(runtime: Any, given: Sequence[Any]) -> Sequence[Any]:
+    """The conversation before the question: of LangGraph's state, else the given one."""
+    return before_question(_messages(getattr(runtime, "state", None) or [])) or given
 
 
 @contextmanager

@@ -29,10 +29,12 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.failures import log_failures
+from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.tracing import recording
 from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.llama_index import events
+from voicevault_retrievers.llama_index import conversation, events
+from voicevault_retrievers.llama_index.conversation import History
 from voicevault_retrievers.llama_index.convert import node_of, nodes_of_hits, query_of
 from voicevault_retrievers.llama_index.events import announced, reranks
 from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
@@ -93,6 +95,7 @@ class PipelineRetriever(BaseRetriever):
         self.k = top_k(k, similarity_top_k, 5 if pipeline is None else pipeline.k)
         self.narrowing = Narrowing().further(where, require, None)
         self.node_postprocessors = _stages(node_postprocessors or ())
+        self.history: History = None
         self._given = pipeline
         self._kept = Parts()
 
@@ -134,13 +137,15 @@ class PipelineRetriever(BaseRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
         observe: Observer | None = None,
     ) -> Result:
         """Return the whole result of a search: hits, errors, timings, context. For the options see `with_options`.
 
         `observe` is as in `Pipeline.search`.
         """
-        return self.with_options(k=k, where=where, require=require, weights=weights)._search(query, observe)
+        chosen = self.with_options(k=k, where=where, require=require, weights=weights, history=history)
+        return chosen._search(query, observe)
 
     @checks_options
     async def asearch(
@@ -151,10 +156,12 @@ class PipelineRetriever(BaseRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
         observe: AsyncObserver | None = None,
     ) -> Result:
         """`search` on the running event loop; the result differs only in its timings."""
-        return await self.with_options(k=k, where=where, require=require, weights=weights)._asearch(query, observe)
+        chosen = self.with_options(k=k, where=where, require=require, weights=weights, history=history)
+        return await chosen._asearch(query, observe)
 
     @checks_options
     def with_options(
@@ -164,15 +171,18 @@ class PipelineRetriever(BaseRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
     ) -> R:
         """A copy with other options, for a single `retrieve`; the copy shares what is searched.
 
         `where` and `require` are added to the retriever's own and never replace them; `weights` maps channel names to
-        weights.
+        weights. `history` is the conversation so far, for rewriters of follow-up questions: turns, ChatMessages, or a
+        chat engine's memory, which is read at each search.
         """
         twin = copy.copy(self)
         twin.k = self.k if k is None else check_k(k)
         twin.narrowing = self.narrowing.further(where, require, weights)
+        twin.history = self.history if history is None else conversation.checked(history)
         return twin
 
     def refresh(self) -> bool:
@@ -217,7 +227,8 @@ class PipelineRetriever(BaseRetriever):
             return [self.retrieve(query) for query in queries]
         pipeline = self.pipeline
         bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
-        found = pipeline.search_each([(self._asked(bundle, pipeline), self.k) for bundle in bundles])
+        turns = conversation.turns(self.history)
+        found = pipeline.search_each([(self._asked(bundle, pipeline, turns), self.k) for bundle in bundles])
         nodes = [self._nodes(pipeline, value_of(result)) for result in found]
         return [self._handle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
 
@@ -228,7 +239,8 @@ class PipelineRetriever(BaseRetriever):
             return [await self.aretrieve(query) for query in queries]
         pipeline = await self._opened()
         bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
-        found = await pipeline.asearch_each([(self._asked(bundle, pipeline), self.k) for bundle in bundles])
+        turns = await conversation.aturns(self.history)
+        found = await pipeline.asearch_each([(self._asked(bundle, pipeline, turns), self.k) for bundle in bundles])
         nodes = [await self._anodes(pipeline, value_of(result)) for result in found]
         return [await self._ahandle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
 
@@ -276,7 +288,7 @@ class PipelineRetriever(BaseRetriever):
         self, query: str | QueryBundle | Query, observe: Observer | None = None, over: Pipeline | None = None
     ) -> Result:
         pipeline = self.pipeline if over is None else over
-        asked = self._asked(query, pipeline)
+        asked = self._asked(query, pipeline, conversation.turns(self.history))
         with recording(events.recorder()):
             return pipeline.search(asked, self.k, observe=observe)
 
@@ -284,12 +296,13 @@ class PipelineRetriever(BaseRetriever):
         self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None, over: Pipeline | None = None
     ) -> Result:
         pipeline = await self._opened() if over is None else over
-        asked = self._asked(query, pipeline)
+        asked = self._asked(query, pipeline, await conversation.aturns(self.history))
         with recording(events.recorder()):
             return await pipeline.asearch(asked, self.k, observe=observe)
 
-    def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline) -> Query:
+    def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline, history: Sequence[Turn] = ()) -> Query:
         asked = self.narrowing.of(query_of(query))
+        asked = replace(asked, history=tuple(history)) if history else asked
         if not isinstance(query, QueryBundle) or any(leaf.kind != "keyword" for leaf in pipeline.channel.leaves()):
             return asked
         return replace(asked, vectors={})  # keyword channels need none, and a bundle's may be another retriever's

@@ -94,6 +94,9 @@ class CitationPostprocessor(CheckedPostprocessor):
     metadata_mode: MetadataMode = Field(
         default=MetadataMode.NONE, description="Which metadata stand in the block, above the text."
     )
+    page_key: str | None = Field(default=None, description="The metadata key of the page, or a dotted path.")
+    source_key: str | None = Field(default=None, description="The metadata key of the file, or a dotted path.")
+    paths: bool = Field(default=False, description="Whether to show a file's path instead of its name.")
 
     @classmethod
     def class_name(cls) -> str:
@@ -111,6 +114,9 @@ class CitationPostprocessor(CheckedPostprocessor):
             markers=self.markers,
             count_tokens=self.count_tokens or estimate_tokens,
             reorder=self.reorder,
+            page_key=self.page_key,
+            source_key=self.source_key,
+            paths=self.paths,
         )
 
     def _postprocess_nodes(

@@ -23,6 +23,7 @@ from voicevault_retrievers.core.types import Failure, Query, Result
 from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.conversation import History
 from voicevault_retrievers.llama_index.convert import nodes_of_hits
 from voicevault_retrievers.llama_index.events import announced
 from voicevault_retrievers.llama_index.filters import Where
@@ -53,10 +54,12 @@ class ComposedRetriever(PipelineRetriever):
     of the three may be a mapping with the fields of its group. A `preset` sets all of these: a preset's name, its
     file's path, or the result of `load_preset`. Options given beside it override it. `timeout` bounds a search, in
     seconds, and once more the objects behind index nodes. `k`, `where`, `require`, `node_postprocessors` and
-    LlamaIndex's own options are those of `PipelineRetriever`. A `Query` with `history` is a question within a
-    conversation, which a rewriter such as FollowUp() in `expansion` reads.
+    LlamaIndex's own options are those of `PipelineRetriever`.
 
-    A call may pass its own `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none).
+    A call may pass its own `k`, `where`, `require`, `weights`, `fusion` and `rerank` (False for none). It may also pass
+    the conversation so far as `history`, which a rewriter such as FollowUp() in `expansion` reads. A chat engine's
+    conversation reaches it through the memory: `ContextChatEngine.from_defaults(retriever.with_options(history=memory),
+    memory=memory)`.
     """
 
     def __init__(
@@ -88,11 +91,13 @@ class ComposedRetriever(PipelineRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
         fusion: FusionOption = None,
         rerank: RerankOption = None,
         observe: Observer | None = None,
     ) -> Result:
-        chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
+        asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
+        chosen = self.with_options(k=k, **asked, fusion=fusion, rerank=rerank)
         return chosen._search(query, observe)
 
     @checks_options
@@ -104,11 +109,13 @@ class ComposedRetriever(PipelineRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
         fusion: FusionOption = None,
         rerank: RerankOption = None,
         observe: AsyncObserver | None = None,
     ) -> Result:
-        chosen = self.with_options(k=k, where=where, require=require, weights=weights, fusion=fusion, rerank=rerank)
+        asked: dict[str, Any] = {"where": where, "require": require, "weights": weights, "history": history}
+        chosen = self.with_options(k=k, **asked, fusion=fusion, rerank=rerank)
         return await chosen._asearch(query, observe)
 
     @checks_options
@@ -119,10 +126,11 @@ class ComposedRetriever(PipelineRetriever):
         where: Where = None,
         require: Where = None,
         weights: Mapping[str, float] | None = None,
+        history: History = None,
         fusion: FusionOption = None,
         rerank: RerankOption = None,
     ) -> C:
-        twin = super().with_options(k=k, where=where, require=require, weights=weights)
+        twin = super().with_options(k=k, where=where, require=require, weights=weights, history=history)
         twin.fusion = Fusion.of(fusion).over(self.fusion)
         twin.rerank = Rerank.of(rerank).over(self.rerank)
         if rerank is not None:

@@ -240,8 +240,9 @@ class CrossEncoderRerank(Reranker):
 class PageDiversityPostprocessor(StagePostprocessor):
     """Keeps the first `max_chunks_per_page` nodes of each page, in their order, and drops the others.
 
-    The page is (source_file, page_number), (source, page) or (file_name, page_label) of the metadata. Nodes without a
-    page are not capped, unless `max_chunks_per_document` is set.
+    File and page are those that common readers write (see `core.pages`), or stand under `source_key` and `page_key`.
+    Nodes without a page are not capped, unless `max_chunks_per_document` is set; where no node has a page, a warning is
+    logged.
     """
 
     max_chunks_per_page: int | None = Field(
@@ -250,13 +251,20 @@ class PageDiversityPostprocessor(StagePostprocessor):
     max_chunks_per_document: int | None = Field(
         default=None, ge=1, description="How many nodes of one file to keep; None keeps all."
     )
+    page_key: str | None = Field(default=None, description="The metadata key of the page, or a dotted path.")
+    source_key: str | None = Field(default=None, description="The metadata key of the file, or a dotted path.")
 
     @classmethod
     def class_name(cls) -> str:
         return "PageDiversityPostprocessor"
 
     def _build(self) -> PageCap:
-        return PageCap(self.max_chunks_per_page, max_chunks_per_document=self.max_chunks_per_document)
+        return PageCap(
+            self.max_chunks_per_page,
+            max_chunks_per_document=self.max_chunks_per_document,
+            page_key=self.page_key,
+            source_key=self.source_key,
+        )
 
 
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:

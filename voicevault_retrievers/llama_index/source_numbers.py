@@ -28,6 +28,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
+from voicevault_retrievers.llama_index.conversation import History
 from voicevault_retrievers.llama_index.convert import NodeWithProvenance, provenance
 from voicevault_retrievers.llama_index.events import heard
 
@@ -97,33 +98,33 @@ class NodeSearch:
         """Whether the retriever takes a filter and k."""
         return isinstance(self.retriever, PipelineRetriever)
 
-    def find(self, query: str, where: Filter | None = None) -> FoundNodes:
+    def find(self, query: str, where: Filter | None = None, history: History = None) -> FoundNodes:
         """Search; a blank query finds nothing."""
         if not query.strip():
             return FoundNodes(())
-        retriever, after = self._parts(where)
+        retriever, after = self._parts(where, history)
         with heard() as degraded:
             nodes = retriever.retrieve(query)
             for part in after:
                 nodes = part.postprocess_nodes(nodes, QueryBundle(query))
         return self._found(nodes, degraded)
 
-    async def afind(self, query: str, where: Filter | None = None) -> FoundNodes:
+    async def afind(self, query: str, where: Filter | None = None, history: History = None) -> FoundNodes:
         """`find` on the running event loop, which no retriever blocks."""
         if not query.strip():
             return FoundNodes(())
-        retriever, after = self._parts(where)
+        retriever, after = self._parts(where, history)
         with heard() as degraded:
             nodes = await aretrieved(retriever, query)
             for part in after:
                 nodes = await part.apostprocess_nodes(nodes, QueryBundle(query))
         return self._found(nodes, degraded)
 
-    def _parts(self, where: Filter | None) -> tuple[BaseRetriever, Sequence[BaseNodePostprocessor]]:
+    def _parts(self, where: Filter | None, history: History) -> tuple[BaseRetriever, Sequence[BaseNodePostprocessor]]:
         """The retriever and the postprocessors after it; a retriever of this package gets them as stages."""
         if not isinstance(self.retriever, PipelineRetriever):
             return self.retriever, self.postprocessors
-        retriever = self.retriever.with_options(k=self.k, where=where)
+        retriever = self.retriever.with_options(k=self.k, where=where, history=history)
         for part in self.postprocessors:
             retriever = retriever >> part
         return retriever, ()
@@ -158,6 +159,12 @@ async def listed_in(ctx: Context[Any], found: FoundNodes, layout: sources.Layout
     return text, listed
 
 
+async def messages_in(ctx: Context[Any]) -> list[ChatMessage]:
+    """The messages of the memory of a workflow's context."""
+    memory = await ctx.store.get("memory", default=None)
+    return await memory.aget_all() if isinstance(memory, BaseMemory) else []
+
+
 async def conversation_citations(ctx: Context[Any]) -> tuple[Citation, ...]:
     """The sources that the agents of a workflow's context were given in all its runs, each once.
 
@@ -190,9 +197,7 @@ def _given(output: Any) -> Iterator[Citation]:
 
 async def _mentioned(ctx: Context[Any]) -> list[int]:
     """The numbers in markers of messages, and of sources in tools' messages: the state may lack some of them."""
-    memory = await ctx.store.get("memory", default=None)
-    messages: list[ChatMessage] = await memory.aget_all() if isinstance(memory, BaseMemory) else []
-    return [number for one in messages for number in _numbers(one)]
+    return [number for one in await messages_in(ctx) for number in _numbers(one)]
 
 
 def _numbers(message: ChatMessage) -> list[int]:

@@ -42,9 +42,10 @@ class CitedSynthesizer(BaseSynthesizer):
     """Answers from numbered sources through another synthesizer, and checks the answer's citations.
 
     With any `synthesizer`, the model reads the blocks that `CitationPostprocessor` makes, with the same `context`
-    options: markers ("numbered"), max_tokens, max_chars, reorder, count_tokens. The synthesizer's own prompts say what
-    to do with them: `cite_prompts` are prompts that ask for citations. Sources have the same numbers in every call of
-    the model. A synthesizer may cut sources that do not fit into one call; `max_tokens` avoids this.
+    options: markers ("numbered"), max_tokens, max_chars, reorder, count_tokens, page_key, source_key, paths. The
+    synthesizer's own prompts say what to do with them: `cite_prompts` are prompts that ask for citations. Sources have
+    the same numbers in every call of the model. A synthesizer may cut sources that do not fit into one call;
+    `max_tokens` avoids this.
 
     The response is a `CitedResponse`, or its streaming or structured variant. Where no source was found, or none fits,
     the model is not asked, and the answer is `empty_response`. `metadata["voicevault"]` has `degraded`, the failures of

@@ -27,6 +27,7 @@ from voicevault_retrievers.answers.tool_input import (
 )
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.llama_index.conversation import before_question
 from voicevault_retrievers.llama_index.source_numbers import (
     FoundNodes,
     NodeSearch,
@@ -34,6 +35,7 @@ from voicevault_retrievers.llama_index.source_numbers import (
     conversation_citations,
     given_citations,
     listed_in,
+    messages_in,
 )
 
 T = TypeVar("T", bound="RetrievalTool")
@@ -63,6 +65,9 @@ class RetrievalTool(FunctionTool):
     package, whose own filters stay in force. `k` is passed to a retriever of this package; of another's nodes the best
     k are kept. `node_postprocessors` refine the retriever's nodes one after another. With `return_direct` the sources
     are the agent's answer.
+
+    A retriever of this package is given the conversation before the question, for rewriters of follow-up questions: the
+    messages of the agent's memory, or without a context those of `retriever.with_options(history=...)`.
 
     Numbers continue through a conversation, so that `[n]` names one source in all of it. An agent passes a
     FunctionTool, such as this, the context of its run, whose state keeps the sources. All tools and agents of the
@@ -136,7 +141,8 @@ class RetrievalTool(FunctionTool):
         try:
             asked = self._checked(given)
             with _failing():
-                found = await self.search.afind(*asked)
+                said = before_question(await messages_in(ctx)) if isinstance(ctx, Context) else ()
+                found = await self.search.afind(*asked, said or None)
         except _ToldError as error:
             return self._error(given, error)
         listed = await listed_in(ctx, found, self.layout) if isinstance(ctx, Context) else self._listed(found)

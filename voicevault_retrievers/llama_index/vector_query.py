@@ -7,24 +7,30 @@ from typing import TypeAlias
 
 import numpy as np
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
+from numpy.typing import NDArray
 
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers.core.channel import Through, check_k
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.filters import both
 from voicevault_retrievers.core.leaf import LeafChannel, Match
-from voicevault_retrievers.core.types import Chunk, Query, Ranking, Scan, Variant
+from voicevault_retrievers.core.protocols import VectorSource
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Scan, Variant
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError, unknown
 from voicevault_retrievers.fusion import Method, fuse
 from voicevault_retrievers.fusion.fuse import DEPTH
 from voicevault_retrievers.llama_index.convert import REF_DOC
 from voicevault_retrievers.llama_index.external_vectors import WrappedChannel
 from voicevault_retrievers.llama_index.filters import filter_of
+from voicevault_retrievers.rerank import MMR
+from voicevault_retrievers.rerank.mmr import share
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
 """A lookup of chunks by id; returns those that exist."""
 
 ALPHA = 0.5
+MMR_THRESHOLD = 0.5
+"""The share of relevance in `mmr`, as in LlamaIndex's own stores."""
 
 _CHANNEL = {
     VectorStoreQueryMode.DEFAULT: "dense",
@@ -70,12 +76,15 @@ def searching(
     of these, a query that lacks what its mode searches for, and what a channel raises.
     """
     ids = asked.node_ids or ()  # an index passes an empty list to search all nodes
+    if asked.mode == VectorStoreQueryMode.MMR:
+        diverse = _among(channels["dense"], get, ids) >> _mmr(asked, channels["dense"])
+        return diverse.plan(_query(asked, {"dense"}, fingerprint), check_k(asked.similarity_top_k))
     if asked.mode in _CHANNEL:
         name = _CHANNEL[asked.mode]
         k = asked.sparse_top_k if name == "bm25" and asked.sparse_top_k is not None else asked.similarity_top_k
         return _among(channels[name], get, ids).plan(_query(asked, {name}, fingerprint), check_k(k))
     if asked.mode != VectorStoreQueryMode.HYBRID:
-        known = (mode.value for mode in (*_CHANNEL, VectorStoreQueryMode.HYBRID))
+        known = (mode.value for mode in (*_CHANNEL, VectorStoreQueryMode.HYBRID, VectorStoreQueryMode.MMR))
         raise unknown("vector_store_query_mode", _named(asked), known)
     weights = _weights(asked.alpha)
     bm25 = Candidates(channels["bm25"], get, ids, asked.sparse_top_k)
@@ -91,6 +100,23 @@ def _among(channel: LeafChannel, get: Get, ids: Sequence[str]) -> LeafChannel:
     if isinstance(channel, WrappedChannel):
         return channel.among(ids) if ids else channel
     return Candidates(channel, get, ids)
+
+
+class _CosineMMR(MMR):
+    """MMR whose relevance is the score as it is: the cosine with the query, as in LlamaIndex's own stores."""
+
+    def relevance(self, hits: Sequence[Hit]) -> NDArray[np.float64]:
+        return np.array([hit.score for hit in hits], dtype=np.float64)
+
+
+def _mmr(asked: VectorStoreQuery, dense: LeafChannel) -> MMR:
+    if not isinstance(dense, VectorSource):
+        raise ConfigError(
+            "mode 'mmr' compares the nodes' vectors, which are in dense=...: query that store, or keep the vectors in "
+            "the knowledge base, HybridVectorStore.open(name, embed_model=...)"
+        )
+    threshold = MMR_THRESHOLD if asked.mmr_threshold is None else asked.mmr_threshold
+    return _CosineMMR(share("mmr_threshold", threshold), by=dense)
 
 
 def _weights(alpha: float | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,12 +59,15 @@ class HybridVectorStore(BasePydanticVectorStore):
     it last. An interrupted change therefore leaves too many nodes in `dense`, and repeating the change repairs it.
 
     The modes of a query are `default`, by vectors (scores are cosines, in (0, 1], or those of `dense` where they fall
-    with its order, else none); `sparse` and `text_search`, by keywords (BM25 scores, above 0); and `hybrid`, which
-    fuses both. `alpha` is the weight of vectors in `hybrid`, 0.5 by default: 0 is keywords alone, 1 vectors alone. A
-    query returns only nodes that matched, at most `similarity_top_k`; `hybrid_top_k` replaces that number in `hybrid`,
-    and `sparse_top_k` in `sparse` and `text_search`. In `hybrid` each channel contributes 100 candidates, or the larger
-    of `similarity_top_k` and `sparse_top_k` where that is more; keywords contribute at most `sparse_top_k`, where it is
-    given. `fusion` is AdaptiveSum() by default. `metadata_mode` says which metadata are indexed before a
+    with its order, else none); `mmr`, also by vectors, which takes next what is near the query and unlike what was
+    taken (scores are marginal relevances); `sparse` and `text_search`, by keywords (BM25 scores, above 0); and
+    `hybrid`, which fuses keywords and vectors. `alpha` is the weight of vectors in `hybrid`, 0.5 by default: 0 is
+    keywords alone, 1 vectors alone. `mmr_threshold` is the weight of the cosine with the query in `mmr`, 0.5 by
+    default: 1 is the order of `default`. `mmr` orders the 100 nearest nodes, and needs the vectors in the knowledge
+    base. A query returns only nodes that matched, at most `similarity_top_k`; `hybrid_top_k` replaces that number in
+    `hybrid`, and `sparse_top_k` in `sparse` and `text_search`. In `hybrid` each channel contributes 100 candidates, or
+    the larger of `similarity_top_k` and `sparse_top_k` where that is more; keywords contribute at most `sparse_top_k`,
+    where it is given. `fusion` is AdaptiveSum() by default. `metadata_mode` says which metadata are indexed before a
     node's text: by default those that LlamaIndex embeds.
     """
 
@@ -263,7 +267,9 @@ class HybridVectorStore(BasePydanticVectorStore):
         """Delete all nodes."""
         execute(self._kept.clearing(_HERE))
 
-    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+    def query(
+        self, query: VectorStoreQuery, *, mmr_threshold: float | None = None, **kwargs: Any
+    ) -> VectorStoreQueryResult:
         """Return the nodes that match best, their scores (None where there are none) and ids.
 
         `filters` and `doc_ids` are applied before ranking, and so are `node_ids` where there are any: LlamaIndex's
@@ -274,7 +280,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         mode needs.
         """
         _refuse(kwargs)
-        return execute(self._kept.querying(query, _HERE))
+        return execute(self._kept.querying(_diverse(query, mmr_threshold), _HERE))
 
     def persist(self, persist_path: str | Path, fs: FileSystem | None = None) -> None:
         """Copy the last commit to another folder, replacing an earlier copy.
@@ -322,10 +328,12 @@ class HybridVectorStore(BasePydanticVectorStore):
         """`clear` off the event loop."""
         await aexecute(self._kept.clearing(_APART))
 
-    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+    async def aquery(
+        self, query: VectorStoreQuery, *, mmr_threshold: float | None = None, **kwargs: Any
+    ) -> VectorStoreQueryResult:
         """`query` off the event loop."""
         _refuse(kwargs)
-        return await aexecute(self._kept.querying(query, _APART))
+        return await aexecute(self._kept.querying(_diverse(query, mmr_threshold), _APART))
 
     def __repr__(self) -> str:
         beside = "" if self._dense is None else f", dense={type(self._dense).__name__}"
@@ -341,6 +349,10 @@ def _known(folder: Path, embed_model: BaseEmbedding | Embedder | str | None) -> 
     if given is not None:
         embedding.check(entry, given, folder.name)
     return None if entry is None else NamedEmbedder(entry, folder.name, given)
+
+
+def _diverse(query: VectorStoreQuery, mmr_threshold: float | None) -> VectorStoreQuery:
+    return query if mmr_threshold is None else replace(query, mmr_threshold=mmr_threshold)
 
 
 def _refuse(options: Mapping[str, Any]) -> None:

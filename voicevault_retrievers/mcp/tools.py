@@ -18,7 +18,7 @@ from voicevault_retrievers.answers.source_numbers import Layout, kept_numbers
 from voicevault_retrievers.answers.tool_input import check_where, invalid
 from voicevault_retrievers.core.execution.plan import AsyncObserver
 from voicevault_retrievers.core.filters import Filter
-from voicevault_retrievers.core.pages import PAGE_KEYS, file_of
+from voicevault_retrievers.core.pages import file_key_of
 from voicevault_retrievers.core.types import Chunk, Citation, Hit
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, told, unknown
@@ -105,11 +105,10 @@ def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) ->
 
     Chunks that the offer does not permit have no influence, not even on whether the indexes give an order.
     """
-    at, file = chunk.metadata.get("chunk_index"), file_of(chunk.metadata)
-    if not neighbours or file is None or not isinstance(at, int) or isinstance(at, bool):
+    at, key = chunk.metadata.get("chunk_index"), file_key_of(chunk.metadata)
+    if not neighbours or key is None or not isinstance(at, int) or isinstance(at, bool):
         return []
-    key = next(key for key, _ in PAGE_KEYS if chunk.metadata.get(key) is not None)
-    beside: Filter = {key: file, "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
+    beside: Filter = {key: chunk.metadata[key], "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
     found = base.get(base.view().snapshot.matching(beside)).values()
     chunks = {chunk.id: chunk, **{one.id: one for one in found if offer.passes(one.metadata)}}
     if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # indexes may restart on each page

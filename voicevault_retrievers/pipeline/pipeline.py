@@ -14,7 +14,7 @@ from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.access_control import Access, admitted, permitted
-from voicevault_retrievers.core.channel import Channel, Over, Stage, Then, Through, check_k
+from voicevault_retrievers.core.channel import Channel, Over, Rewritten, Stage, Then, Through, check_k
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
@@ -99,7 +99,8 @@ class Pipeline(Batched):
         """Search, and build the context of the hits after the conversation so far.
 
         `history` is that conversation, oldest turn first, unless the query has one (`Query.history`); rewriters of
-        follow-up questions read it. `observe` is called with each call and its outcome when the call ends.
+        follow-up questions read it, and where there are none, a note says so. `observe` is called with each call and
+        its outcome when the call ends.
         """
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with permitting(asked.require):
@@ -284,7 +285,7 @@ class Pipeline(Batched):
         self._raise(ranking.errors)
         return Result(
             query=query,
-            ranking=ranking.failing(*self.notes),
+            ranking=ranking.failing(*self.notes, *self._unread(query)),
             route=query.route or _routed(spans),
             channels_used=answered(spans),
             build_context=partial(self.context.build, ranking.hits, query.history, max_tokens=query.max_context_tokens),
@@ -293,6 +294,13 @@ class Pipeline(Batched):
             trace=tuple(spans),
             as_html=partial(result_html, analyzer=analyzer_of(self.channel)),
         )
+
+    def _unread(self, query: Query) -> Sequence[Failure]:
+        """A note where the query has a conversation that no part of this pipeline searches with."""
+        if not query.history or self.flare is not None or _reads_history(self.channel):
+            return ()
+        said = "the question is searched without its conversation, which a rewriter reads: give expansion=FollowUp()"
+        return (Failure("history", "NotRead", said, degrades=False),)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.channel!r}, k={self.k})"
@@ -356,6 +364,12 @@ def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
 def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
     """The graph channel that answers a SIMPLE question directly, with its query; None where nothing was found."""
     return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
+
+
+def _reads_history(channel: Channel) -> bool:
+    if isinstance(channel, Rewritten) and channel.rewriter.reads_history():
+        return True
+    return any(map(_reads_history, channel.children().values()))
 
 
 def _fused_names(channel: Channel) -> set[str]:

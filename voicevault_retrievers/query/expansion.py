@@ -108,6 +108,9 @@ class Together(Rewriter):
         rewritten, failures = zip(*map(value_of, outcomes), strict=True) if outcomes else ((), ())
         return _joined(query, rewritten), tuple(chain.from_iterable(failures))
 
+    def reads_history(self) -> bool:
+        return any(rewriter.reads_history() for rewriter in self.rewriters)
+
     def over(self, channel: Channel) -> Together:
         return Together(rewriter.over(channel) for rewriter in self.rewriters)
 

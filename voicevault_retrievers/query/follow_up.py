@@ -36,6 +36,9 @@ class FollowUp(Rewriter):
         super().__init__()
         self.turns = whole("turns", turns)
 
+    def reads_history(self) -> bool:
+        return True
+
     def rewrite(self, query: Query) -> Query:
         if not query.history or not leans(query.text):
             return query
@@ -74,6 +77,9 @@ class ModelFollowUp(ModelRewriter):
         if "{history}" not in self.prompt:
             raise ConfigError(f"a prompt for follow-up questions has {{history}} in it as well, not {prompt!r}")
         self.turns = whole("turns", turns)
+
+    def reads_history(self) -> bool:
+        return True
 
     def asked(self, query: Query) -> str | None:
         if not query.history or not query.text.strip():

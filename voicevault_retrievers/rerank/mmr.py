@@ -53,12 +53,16 @@ class MMR(Comparing):
             return ranking
         by_id = sorted(range(len(head)), key=lambda at: head[at].chunk.id)
         hits = [head[at] for at in by_id]
-        gains = self.lambda_mult * _relevance(head)[by_id]
+        gains = self.lambda_mult * self.relevance(head)[by_id]
         costs = np.multiply(1 - self.lambda_mult, self.by.table(self.by.rows(hits)), dtype=np.float64)
         chosen = enumerate(_greedy(gains, costs), 1)
         voted = [_voted(hits[at], Vote(self.name, rank, score)) for rank, (at, score) in chosen]
         rest = [replace(hit, score=None) for hit in ranking.hits[len(head) :]]
         return replace(ranking, hits=(*voted, *rest))
+
+    def relevance(self, hits: Sequence[Hit]) -> NDArray[np.float64]:
+        """The relevance of each hit."""
+        return _relevance(hits)
 
     def __repr__(self) -> str:
         return f"MMR({self.lambda_mult}, depth={self.depth}, {self._recipe()})"

@@ -286,7 +286,8 @@ class Preset:
     def with_page_cap(self, max_chunks_per_page: int) -> Preset:
         """A copy with this page cap, which replaces its own or follows all other stages."""
         capped = [one for one in self.stages if isinstance(one, PageCap)]
-        caps = [PageCap(max_chunks_per_page, max_chunks_per_document=one.max_chunks_per_document) for one in capped]
+        names = ("max_chunks_per_document", "page_key", "source_key")
+        caps = [PageCap(max_chunks_per_page, **{name: getattr(one, name) for name in names}) for one in capped]
         changed = dict(zip(map(id, capped), caps, strict=True))
         kept = [changed.get(id(one), one) for one in self.stages]
         return self.with_stages(kept if capped else [*kept, PageCap(max_chunks_per_page)])

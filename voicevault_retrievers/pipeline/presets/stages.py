@@ -225,7 +225,7 @@ STAGE_OPTIONS: dict[str, tuple[str, ...]] = {
         "min_children_ratio",
         "timeout",
     ),
-    "page_cap": ("max_chunks_per_page", "max_chunks_per_document"),
+    "page_cap": ("max_chunks_per_page", "max_chunks_per_document", "page_key", "source_key"),
     "recency": ("weight", "half_life_days", "date_key", "reference_date", "depth"),
     "relevance": ("slope", "intercept"),
     "relevance_threshold": ("least",),

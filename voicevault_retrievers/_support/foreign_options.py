@@ -41,7 +41,8 @@ _BEYOND = {
     **dict.fromkeys(("c", "rrf_k"), "`fusion=RRF(k=60)` of a HybridRetriever"),
     **dict.fromkeys(
         ("score_threshold", "similarity_cutoff"),
-        "an option of the vector store that is a channel, as a fused score has no fixed range",
+        "a RelevanceFilter (LangChain) or RelevancePostprocessor (LlamaIndex) behind a calibrated reranker, as a fused "
+        "score has no fixed range; or an option of the vector store that is a channel",
     ),
     "llm": "`expansion=QueryExpander(llm=...)` of a HybridRetriever, or a reranker that reads by a language model",
     "retrievers": "`channels={name: retriever}` of a HybridRetriever",

@@ -47,7 +47,10 @@ STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
 
 
-_THRESHOLD = "a channel, `store.as_retriever(search_type='similarity_score_threshold', search_kwargs=...)`"
+_THRESHOLD = (
+    "`retriever >> RelevanceFilter(least=...)` behind a calibrated reranker, or of one store as a channel, "
+    "`store.as_retriever(search_type='similarity_score_threshold', search_kwargs=...)`"
+)
 _ELSEWHERE = {
     **dict.fromkeys(("docs", "documents", "nodes"), "`from_documents`"),
     **dict.fromkeys(("score_threshold", "similarity_cutoff"), _THRESHOLD),

@@ -21,7 +21,10 @@ from voicevault_retrievers.text.tokens import TokenCounter
 CountTokens: TypeAlias = Annotated[TokenCounter, WithJsonSchema({})]
 """A function that counts a text's tokens; in a JSON schema it may be anything."""
 
-_CUTOFF = "`node_postprocessors`, such as [SimilarityPostprocessor(similarity_cutoff=...)]"
+_CUTOFF = (
+    "`node_postprocessors`, such as [RelevancePostprocessor(least=...)] behind a calibrated CrossEncoderRerank, or "
+    "[SimilarityPostprocessor(similarity_cutoff=...)] on the score that orders"
+)
 _ELSEWHERE = {
     **dict.fromkeys(("docs", "documents", "nodes"), "`from_nodes`"),
     **dict.fromkeys(("score_threshold", "similarity_cutoff"), _CUTOFF),

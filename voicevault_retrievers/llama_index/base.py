@@ -32,7 +32,7 @@ from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import events
-from voicevault_retrievers.llama_index.convert import node_of, nodes_of_hits, query_of
+from voicevault_retrievers.llama_index.convert import check_embedding, node_of, nodes_of_hits, query_of
 from voicevault_retrievers.llama_index.events import announced, reranks
 from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.foreign_stages import stage_of
@@ -57,6 +57,9 @@ class PipelineRetriever(BaseRetriever):
     `retriever >> postprocessor` is a copy with one more. The returned nodes are copies with their provenance. Where a
     channel or stage was skipped, the provenance names it under `degraded`, a warning is logged, and a
     SearchDegradedEvent is dispatched.
+
+    A bundle's `embedding` stands for its text in vector channels of its dimension; ConfigError, with both dimensions,
+    where it fits none of them. Keyword search ignores it.
 
     Each rewriter, channel, fusion and stage dispatches a SearchStepEvent when it ends; LlamaIndex's components appear
     as spans.
@@ -228,7 +231,7 @@ class PipelineRetriever(BaseRetriever):
             return [await self.aretrieve(query) for query in queries]
         pipeline = await self._opened()
         bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
-        found = await pipeline.asearch_each([(self._asked(bundle, pipeline), self.k) for bundle in bundles])
+        found = await pipeline.asearch_each([(await self._aasked(bundle, pipeline), self.k) for bundle in bundles])
         nodes = [await self._anodes(pipeline, value_of(result)) for result in found]
         return [await self._ahandle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
 
@@ -283,14 +286,24 @@ class PipelineRetriever(BaseRetriever):
         self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None, over: Pipeline | None = None
     ) -> Result:
         pipeline = await self._opened() if over is None else over
-        asked = self._asked(query, pipeline)
+        asked = await self._aasked(query, pipeline)
         return await pipeline.asearch(asked, self.k, observe=events.aobserver(asked.require, observe))
 
     def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline) -> Query:
         asked = self.narrowing.of(query_of(query))
-        if not isinstance(query, QueryBundle) or any(leaf.kind != "keyword" for leaf in pipeline.channel.leaves()):
+        if not isinstance(query, QueryBundle) or not asked.vectors:
             return asked
-        return replace(asked, vectors={})  # keyword channels need none, and a bundle's may be another retriever's
+        leaves = list(pipeline.channel.leaves())
+        if all(leaf.kind == "keyword" for leaf in leaves):
+            # Keyword channels have no dimension to compare, and the embedding may be another retriever's.
+            return replace(asked, vectors={})
+        check_embedding(asked, leaves)
+        return asked
+
+    async def _aasked(self, query: str | QueryBundle | Query, pipeline: Pipeline) -> Query:
+        asking = partial(self._asked, query, pipeline)  # comparing dimensions may embed a text
+        bare = not isinstance(query, QueryBundle) or query.embedding is None
+        return await aexecute(in_thread("embedding", asking, inline=bare), timeout=self.timeout)
 
     def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
         stage = self._stage_of(part)

@@ -51,7 +51,7 @@ def named(
     groups = ((K, k), (FILTER, where), (EMBED, embed), (TEXTS, texts), (CUT, cut))
     told = {word: said for words, said in groups for word in words}
     told |= dict.fromkeys(("c", "rrf_k"), "RRF(k=60)")
-    told |= {"llm": "QueryExpander(llm=...)", "retrievers": "`channels=", "search_kwargs": "`k` and `where`"}
+    told |= {"llm": "QueryExpander(llm=...)", "retrievers": "`channels`", "search_kwargs": "`k` and `where`"}
     return {**told, "weights": WEIGHTS, **others}
 
 

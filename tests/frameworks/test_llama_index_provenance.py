@@ -227,3 +227,19 @@ def test_a_part_does_to_the_provenance_what_the_page_says(part: str, tmp_path: P
 
 def test_the_page_names_every_part_that_is_tested_and_no_other() -> None:
     assert written().keys() == PARTS.keys()
+
+
+def test_found_nodes_can_be_put_into_chroma() -> None:
+    chromadb = pytest.importorskip("chromadb")
+    stores = pytest.importorskip("llama_index.vector_stores.chroma")
+    plain = [TextNode(id_=text, text=text, metadata={"page": at}) for at, text in enumerate((PRIME, DRAIN, FLOOD))]
+    found = HybridRetriever.from_nodes(plain, HashEmbedding()).retrieve("pump")
+    store = stores.ChromaVectorStore(chroma_collection=chromadb.EphemeralClient().create_collection("found-nodes"))
+    VectorStoreIndex(
+        [node.node for node in found],
+        embed_model=HashEmbedding(),
+        storage_context=StorageContext.from_defaults(vector_store=store),
+    )
+    kept = {node.node_id: node.metadata for node in store.get_nodes([node.node_id for node in found])}
+    assert kept == {node.node_id: node.metadata for node in found}
+    assert all(provenance(node) for node in found)

@@ -22,7 +22,6 @@ _SAME = {
     **dict.fromkeys(("c", "rrf_k"), ("fusion=RRF(k=60)", "method=RRF(k=60)")),
     "mode": ("method", "fusion=RRF(k=60)", "response_mode"),
     "model": ("scorer", "llm"),
-    "retrievers": ("channels={name: retriever}",),
     "weights": ("fusion=Fusion(weights={'bm25': 0.5, 'dense': 0.5})",),
 }
 """Words of either framework, with the options of this package for the same; the first that a call has is meant."""
@@ -45,7 +44,7 @@ _BEYOND = {
         "score has no fixed range; or an option of the vector store that is a channel",
     ),
     "llm": "`expansion=QueryExpander(llm=...)` of a HybridRetriever, or a reranker that reads by a language model",
-    "retrievers": "`channels={name: retriever}` of a HybridRetriever",
+    "retrievers": "`channels` of a HybridRetriever, each retriever by a name",
     "search_kwargs": "`k` and `where` of the search",
     "weights": "`fusion=Fusion(weights={'bm25': 0.5, 'dense': 0.5})` of a HybridRetriever",
 }

@@ -29,7 +29,7 @@ try:
         content_blocks,
         resolve_citations,
     )
-    from voicevault_retrievers.langchain.convert import chunk_of, document_of
+    from voicevault_retrievers.langchain.convert import chunk_of, document_of, flatten_provenance, remove_provenance
     from voicevault_retrievers.langchain.foreign_stages import skippable
     from voicevault_retrievers.langchain.index import HybridIndex
     from voicevault_retrievers.langchain.models import LangChainEmbedder, LocalEmbeddings
@@ -71,7 +71,9 @@ __all__ = [
     "chunk_of",
     "content_blocks",
     "document_of",
+    "flatten_provenance",
     "given_citations",
+    "remove_provenance",
     "resolve_citations",
     "retrieval_tool",
     "skippable",

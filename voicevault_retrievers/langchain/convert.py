@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from langchain_core.documents import Document
@@ -35,7 +35,7 @@ def chunk_of(document: Document, text_of: TextOf = None) -> Chunk:
     if not isinstance(document, Document):
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
     told = told_of(document)
-    metadata = {key: value for key, value in document.metadata.items() if key not in (SCORE, PROVENANCE)}
+    metadata = _own(document)
     parent, text, kb = told.get("parent_id", metadata.get("parent_id")), told.get("text"), told.get("kb")
     return Chunk(
         document.id or _digest(document.page_content, metadata),
@@ -99,10 +99,51 @@ def kept_document(chunk: Chunk) -> Document:
     return Document(page_content=chunk.text, id=chunk.id, metadata=metadata)
 
 
+def flatten_provenance(documents: Iterable[Document]) -> list[Document]:
+    """New documents whose provenance is texts, numbers and flags, which are all that stores such as Chroma keep.
+
+    `metadata["voicevault"]` becomes keys such as `voicevault_found_by`, `voicevault_bm25_rank`, `voicevault_fused`;
+    `metadata["relevance_score"]` stays. The documents cannot be made hits again: to what reads provenance they are as
+    another package's. When they are indexed or found, this package leaves out the keys as it does any provenance.
+    """
+    flat: list[Document] = []
+    for document in documents:
+        metadata = {key: value for key, value in document.metadata.items() if key != PROVENANCE}
+        flat.append(_with(document, metadata | dict(_flat(told_of(document), PROVENANCE))))
+    return flat
+
+
+def remove_provenance(documents: Iterable[Document]) -> list[Document]:
+    """New documents without what a search wrote into their metadata; the text is still that which a model reads."""
+    return [_with(document, _own(document)) for document in documents]
+
+
 def told_of(document: Document) -> Mapping[str, Any]:
     """The provenance that a search wrote into a document's metadata; empty where there is none."""
     told = document.metadata.get(PROVENANCE)
     return told if isinstance(told, Mapping) else {}
+
+
+def _own(document: Document) -> dict[str, Any]:
+    """The metadata that no search wrote."""
+    searched = (SCORE, PROVENANCE)
+    items = document.metadata.items()
+    return {key: value for key, value in items if key not in searched and not str(key).startswith(f"{PROVENANCE}_")}
+
+
+def _with(document: Document, metadata: Mapping[str, Any]) -> Document:
+    return document.model_copy(update={"metadata": copy.deepcopy(metadata)})
+
+
+def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
+    for key, value in told.items():
+        name = prefix if key in ("channels", "also_scored") else f"{prefix}_{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, name)
+        elif isinstance(value, str | int | float):
+            yield name, value
+        elif value:
+            yield name, ", ".join(map(str, value))
 
 
 def _digest(text: str, metadata: Mapping[str, Any]) -> str:

@@ -35,12 +35,12 @@ from voicevault_retrievers.core.types import Hit, Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import conversation, events
 from voicevault_retrievers.llama_index.conversation import History
-from voicevault_retrievers.llama_index.convert import node_of, nodes_of_hits, query_of
+from voicevault_retrievers.llama_index.convert import check_embedding, node_of, nodes_of_hits, query_of
 from voicevault_retrievers.llama_index.events import announced, reranks
 from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
-from voicevault_retrievers.llama_index.foreign_stages import stage_of
+from voicevault_retrievers.llama_index.foreign_stages import stage_of, stages_of
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
-from voicevault_retrievers.llama_index.options import refuse
+from voicevault_retrievers.llama_index.options import refuse, top_k
 from voicevault_retrievers.llama_index.prompts import modules_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
@@ -60,6 +60,9 @@ class PipelineRetriever(BaseRetriever):
     `retriever >> postprocessor` is a copy with one more. The returned nodes are copies with their provenance. Where a
     channel or stage was skipped, the provenance names it under `degraded`, a warning is logged, and a
     SearchDegradedEvent is dispatched.
+
+    A bundle's `embedding` stands for its text in vector channels of its dimension; ConfigError, with both dimensions,
+    where it fits none of them. Keyword search ignores it.
 
     Each rewriter, channel, fusion and stage is a span, with a SearchStepStartEvent and a SearchStepEndEvent. The spans
     of LlamaIndex's components are below it.
@@ -94,7 +97,7 @@ class PipelineRetriever(BaseRetriever):
         super().__init__(callback_manager=callback_manager, object_map=object_map, objects=objects, verbose=verbose)
         self.k = top_k(k, similarity_top_k, 5 if pipeline is None else pipeline.k)
         self.narrowing = Narrowing().further(where, require, None)
-        self.node_postprocessors = _stages(node_postprocessors or ())
+        self.node_postprocessors = stages_of(node_postprocessors or ())
         self.history: History = None
         self._given = pipeline
         self._kept = Parts()
@@ -125,7 +128,7 @@ class PipelineRetriever(BaseRetriever):
     def __rshift__(self: R, postprocessor: BaseNodePostprocessor | Stage) -> R:
         """A copy of this retriever with one more postprocessor."""
         twin = copy.copy(self)
-        twin.node_postprocessors = (*self.node_postprocessors, *_stages([postprocessor]))
+        twin.node_postprocessors = (*self.node_postprocessors, *stages_of([postprocessor]))
         return twin
 
     @checks_options
@@ -240,7 +243,7 @@ class PipelineRetriever(BaseRetriever):
         pipeline = await self._opened()
         bundles = [QueryBundle(query) if isinstance(query, str) else query for query in queries]
         turns = await conversation.aturns(self.history)
-        found = await pipeline.asearch_each([(self._asked(bundle, pipeline, turns), self.k) for bundle in bundles])
+        found = await pipeline.asearch_each([(await self._aasked(one, pipeline, turns), self.k) for one in bundles])
         nodes = [await self._anodes(pipeline, value_of(result)) for result in found]
         return [await self._ahandle_recursive_retrieval(*one) for one in zip(bundles, nodes, strict=True)]
 
@@ -296,16 +299,26 @@ class PipelineRetriever(BaseRetriever):
         self, query: str | QueryBundle | Query, observe: AsyncObserver | None = None, over: Pipeline | None = None
     ) -> Result:
         pipeline = await self._opened() if over is None else over
-        asked = self._asked(query, pipeline, await conversation.aturns(self.history))
+        asked = await self._aasked(query, pipeline, await conversation.aturns(self.history))
         with recording(events.recorder()):
             return await pipeline.asearch(asked, self.k, observe=observe)
 
     def _asked(self, query: str | QueryBundle | Query, pipeline: Pipeline, history: Sequence[Turn] = ()) -> Query:
         asked = self.narrowing.of(query_of(query))
         asked = replace(asked, history=tuple(history)) if history else asked
-        if not isinstance(query, QueryBundle) or any(leaf.kind != "keyword" for leaf in pipeline.channel.leaves()):
+        if not isinstance(query, QueryBundle) or not asked.vectors:
             return asked
-        return replace(asked, vectors={})  # keyword channels need none, and a bundle's may be another retriever's
+        leaves = list(pipeline.channel.leaves())
+        if all(leaf.kind == "keyword" for leaf in leaves):
+            # Keyword channels have no dimension to compare, and the embedding may be another retriever's.
+            return replace(asked, vectors={})
+        check_embedding(asked, leaves)
+        return asked
+
+    async def _aasked(self, query: str | QueryBundle | Query, pipeline: Pipeline, history: Sequence[Turn]) -> Query:
+        asking = partial(self._asked, query, pipeline, history)  # comparing dimensions may embed a text
+        bare = not isinstance(query, QueryBundle) or query.embedding is None
+        return await aexecute(in_thread("embedding", asking, inline=bare), timeout=self.timeout)
 
     def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
         stage = self._stage_of(part)
@@ -381,18 +394,3 @@ def _above(hit: Hit) -> str:
     """The text above a node's text in a prompt: its metadata, or its source line where that is longer."""
     metadata = node_of(hit.chunk).get_metadata_str(mode=MetadataMode.LLM)
     return max(f"{metadata}\n", numbered_header(citation_of(LAST, hit, "")), key=len)
-
-
-def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:
-    """The number of nodes that a query returns; ConfigError where the two names give different numbers."""
-    if k is not None and similarity_top_k is not None and k != similarity_top_k:
-        raise ConfigError(f"k={k!r} and similarity_top_k={similarity_top_k!r} are the same option; give one of them")
-    return check_k(next((given for given in (k, similarity_top_k) if given is not None), default))
-
-
-def _stages(parts: Sequence[BaseNodePostprocessor | Stage]) -> tuple[BaseNodePostprocessor | Stage, ...]:
-    """The postprocessors, each checked to be a stage; ConfigError for one that is not."""
-    given = tuple(parts)
-    for part in given:
-        stage_of(part)
-    return given

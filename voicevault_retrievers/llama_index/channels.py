@@ -57,8 +57,8 @@ class RetrieverChannel(LeafChannel):
         super().__init__(name, kind, timeout=timeout)
         self.part = part
         model = getattr(part, "_embed_model", None)
-        self._embedder = LlamaIndexEmbedder(model) if isinstance(model, BaseEmbedding) else None
-        local = self._embedder is not None and self._embedder.aembed_queries is None
+        self.embedder = LlamaIndexEmbedder(model) if isinstance(model, BaseEmbedding) else None
+        local = self.embedder is not None and self.embedder.aembed_queries is None
         self._alone = turns(getattr(part, "_vector_store", None)) if local else nullcontext()
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
@@ -105,8 +105,8 @@ class RetrieverChannel(LeafChannel):
 
     def _brought(self, query: Query) -> list[float] | None:
         """The vector that a query brings, where it fits the retriever's model or that model is not known."""
-        if self._embedder is not None and query.vectors:
-            return brought(query, self._embedder)
+        if self.embedder is not None and query.vectors:
+            return brought(query, self.embedder)
         bare = query.vectors.get(ANY_EMBEDDER)
         return None if bare is None else [float(value) for value in bare]
 

@@ -22,13 +22,13 @@ from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.types import Failure, Query, Result
 from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import events
-from voicevault_retrievers.llama_index.base import PipelineRetriever, top_k
+from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.conversation import History
 from voicevault_retrievers.llama_index.convert import nodes_of_hits
 from voicevault_retrievers.llama_index.events import announced
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.models import as_text_model, flare_of
-from voicevault_retrievers.llama_index.options import CommonOptions
+from voicevault_retrievers.llama_index.options import CommonOptions, top_k
 from voicevault_retrievers.llama_index.query import QueryExpander
 from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline

@@ -30,6 +30,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.explanation import finite, of_search, votes_of
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Hit, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError
@@ -160,6 +161,25 @@ def query_of(asked: str | QueryBundle | Query) -> Query:
         variants=tuple(Variant(text, channels=frozenset({"semantic"})) for text in texts),
         vectors=vectors,
     )
+
+
+def check_embedding(query: Query, channels: Iterable[Channel]) -> None:
+    """Raise ConfigError where a bundle's embedding has the dimension of no channel's model.
+
+    A channel may fit where its dimension is not known, as where its model fails: then the channel reports that.
+    """
+    semantic = {channel.name: _dimension(channel) for channel in channels if channel.kind == "semantic"}
+    size = len(query.vectors[ANY_EMBEDDER])
+    if None not in semantic.values() and size not in semantic.values():
+        raise ConfigError(f"the query's embedding has dimension {size}, which fits no channel: {semantic or 'none'}")
+
+
+def _dimension(channel: Channel) -> int | None:
+    embedder = getattr(channel, "embedder", None)
+    try:
+        return None if embedder is None else int(embedder.dimension)
+    except Exception:  # noqa: BLE001 - the model is asked for it, and may raise anything
+        return None
 
 
 def _check_kept(node: BaseNode) -> None:

@@ -89,3 +89,11 @@ def _returned(node: NodeWithScore, ids: dict[str, str]) -> Returned:
     known_as = None if first is None else node.node.__dict__.get(_HIT, first)
     score = None if node.score is None else float(node.score)
     return Returned(chunk_of(node.node), score, known_as)
+
+
+def stages_of(parts: Sequence[BaseNodePostprocessor | Stage]) -> tuple[BaseNodePostprocessor | Stage, ...]:
+    """The postprocessors, each checked to be a stage; ConfigError for one that is not."""
+    given = tuple(parts)
+    for part in given:
+        stage_of(part)
+    return given

@@ -12,7 +12,7 @@ from llama_index.core.schema import IndexNode, MetadataMode
 from pydantic import WithJsonSchema
 
 from voicevault_retrievers._support.foreign_options import checks_options, parameters_of, refused
-from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.channel import Stage, check_k
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.filters import Where
@@ -158,3 +158,10 @@ def config_error(kind: type[BaseModel], error: ValidationError, elsewhere: Mappi
     if option in elsewhere:
         return ConfigError(f"{kind.__name__} has no option {option!r}: {elsewhere[option]}")
     return refused(kind.__name__, option, kind.model_fields)
+
+
+def top_k(k: int | None, similarity_top_k: int | None, default: int) -> int:
+    """The number of nodes that a query returns; ConfigError where the two names give different numbers."""
+    if k is not None and similarity_top_k is not None and k != similarity_top_k:
+        raise ConfigError(f"k={k!r} and similarity_top_k={similarity_top_k!r} are the same option; give one of them")
+    return check_k(next((given for given in (k, similarity_top_k) if given is not None), default))

@@ -132,7 +132,7 @@ def in_langchain(folder: Path) -> Iterator[tuple[str, Call]]:
     yield "retrieval_tool", Call(lambda **o: lc.retrieval_tool(bm25, **o), named("`k`"), ("k", "filters"))
     yield "RetrievalMiddleware", Call(lambda **o: middleware(bm25, **o), named("`k`"), ("k",))
     yield "as_channel", Call(lambda **o: lc.as_channel(bm25, **o), named())
-    yield "VectorStoreChannel", Call(lambda **o: lc.VectorStoreChannel(store, **o), named())
+    yield "VectorStoreChannel", Call(lambda **o: lc.VectorStoreChannel(store, **o), named(), ("search_kwargs",))
     yield "RetrieverChannel", Call(lambda **o: lc.RetrieverChannel(bm25, **o), named())
     compressors: dict[Any, dict[str, Any]] = {
         lc.CrossEncoderReranker: {}, lc.LLMReranker: {"llm": str}, lc.MMRFilter: {}, lc.RecencyReranker: {},

@@ -88,6 +88,7 @@ PLAIN: dict[str, dict[str, Any]] = {
     "ParentExpander": {"store": {}, "max_chars": 100, "require": {"tenant": "a"}},
     "QueryExpander": {"llm": "openai:some-model", "size": 4, "hyde": True},
     "RecencyReranker": {"weight": 0.3, "date_key": "day", "reference_date": "2024-07-01"},
+    "RelevanceFilter": {"least": 0.3},
     "WeightedReranker": {"weights": {"fused": 1.0}, "top_n": 3},
 }
 """Classes that plain options make, with such options."""
@@ -149,6 +150,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "PageDiversityPostprocessor": {"max_chunks_per_page": 1},
     "ParentExpansionPostprocessor": {"store": {}, "count_tokens": len, "require": {"tenant": "a"}},
     "RecencyPostprocessor": {"date_key": ("day", "night"), "reference_date": "2024-07-01"},
+    "RelevancePostprocessor": {"least": 0.3},
     "SentenceWindowPostprocessor": {"count_tokens": len},
     "WeightedRerank": {"dense": llama_index.BM25Retriever.from_nodes([]), "weights": {"fused": 1.0}},
 }

@@ -43,6 +43,7 @@ _BEYOND = {
         "a RelevanceFilter (LangChain) or RelevancePostprocessor (LlamaIndex) behind a calibrated reranker, as a fused "
         "score has no fixed range; or an option of the vector store that is a channel",
     ),
+    "model": "`scorer` of a CrossEncoderReranker, `model` of a LlamaIndex CrossEncoderRerank",
     "llm": "`expansion=QueryExpander(llm=...)` of a HybridRetriever, or a reranker that reads by a language model",
     "retrievers": "`channels` of a HybridRetriever, each retriever by a name",
     "search_kwargs": "`k` and `where` of the search",

@@ -126,9 +126,10 @@ def told_of(document: Document) -> Mapping[str, Any]:
 
 def _own(document: Document) -> dict[str, Any]:
     """The metadata that no search wrote."""
-    searched = (SCORE, PROVENANCE)
-    items = document.metadata.items()
-    return {key: value for key, value in items if key not in searched and not str(key).startswith(f"{PROVENANCE}_")}
+    searched = {SCORE, PROVENANCE}
+    if f"{PROVENANCE}_found_by" in document.metadata:
+        searched |= {key for key in document.metadata if str(key).startswith(f"{PROVENANCE}_")}
+    return {key: value for key, value in document.metadata.items() if key not in searched}
 
 
 def _with(document: Document, metadata: Mapping[str, Any]) -> Document:

@@ -213,7 +213,7 @@ async def test_access_rights_hold_in_everything_that_reads(kind: str, tmp_path: 
 
 def test_what_a_search_does_not_know_is_refused(store: HybridStore) -> None:
     for options, message in (
-        ({"where": {}}, "`filter`"),
+        ({"where": {}}, "here it is `filter`"),
         ({"score_threshold": 0.5}, "similarity_score_threshold"),
         ({"fitler": {}}, "filter"),
         ({"weights": {"bm52": 1}}, "bm25"),

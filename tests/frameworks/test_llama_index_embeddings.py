@@ -83,9 +83,10 @@ async def test_an_embedding_of_another_dimension_is_refused(name: str, tmp_path:
 
 
 def test_a_store_refuses_it_too(tmp_path: Path) -> None:
+    store = base(tmp_path)
     for mode in ("default", "hybrid"):
         with pytest.raises(ConfigError, match=BOTH):
-            base(tmp_path).query(VectorStoreQuery([0.5] * 7, 4, query_str="pump", mode=mode))  # type: ignore[arg-type]
+            store.query(VectorStoreQuery([0.5] * 7, 4, query_str="pump", mode=mode))  # type: ignore[arg-type]
 
 
 async def test_it_is_ignored_where_no_dimension_can_be_compared() -> None:

@@ -116,7 +116,7 @@ async def hybrid_search(documents: list[Document], store: VectorStore, theirs: B
     result = await retriever.asearch("pump", require={"tenant": "a"})
     scores: list[float | None] = [hit.score for hit in result.hits]
     assert_type([document_of(hit) for hit in result.hits], list[Document])
-    assert_type(flatten_provenance(remove_provenance([])), list[Document])
+    assert_type(flatten_provenance(remove_provenance(map(document_of, result.hits))), list[Document])
     if result.degraded or not scores:
         raise RuntimeError("; ".join(str(failure) for failure in result.errors))
 

@@ -63,6 +63,7 @@ _ELSEWHERE = {
     "id_key": "`channels={name: as_channel(part, id_key=...)}`",
     "llm": "`preset=load_preset(name, llm=...)`, or `expansion=QueryExpander(llm=...)`",
     "max_chunks_per_page": "`rerank=Rerank(max_chunks_per_page=...)`",
+    "model": "`rerank`, or `scorer` of a CrossEncoderReranker",
     "on_error": "`fusion=Fusion(on_error=...)`",
     "parents": "`preset=load_preset(name, parents=...)`",
     "questions": "`channels={'questions': ...}`",

@@ -219,8 +219,8 @@ class PipelineRetriever(BaseRetriever):
         return await super().aretrieve(str_or_query_bundle)
 
     def _refuse(self, options: Mapping[str, Any]) -> None:
-        self.with_options(**options)  # raises for words that it does not have
         for name in options:
+            self.with_options(**options)  # raises for words that it does not have
             raise ConfigError(f"retrieve has no option {name!r}; here it is `with_options({name}=...).retrieve(...)`")
 
     def retrieve_many(self, queries: Sequence[str | QueryBundle], **options: Never) -> list[list[NodeWithScore]]:
@@ -316,9 +316,11 @@ class PipelineRetriever(BaseRetriever):
         return asked
 
     async def _aasked(self, query: str | QueryBundle | Query, pipeline: Pipeline, history: Sequence[Turn]) -> Query:
-        asking = partial(self._asked, query, pipeline, history)  # comparing dimensions may embed a text
-        bare = not isinstance(query, QueryBundle) or query.embedding is None
-        return await aexecute(in_thread("embedding", asking, inline=bare), timeout=self.timeout)
+        asking = partial(self._asked, query, pipeline, history)
+        if not isinstance(query, QueryBundle) or query.embedding is None:
+            return asking()
+        # It may embed a text, to know the model's dimension.
+        return await aexecute(in_thread("embedding", asking), timeout=self.timeout)
 
     def _stage(self, part: BaseNodePostprocessor | Stage) -> Stage:
         stage = self._stage_of(part)

@@ -58,7 +58,12 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         "fusion_ablation",
         lambda row: row.metric == "nDCG@10" and not row.system.startswith(("semantic=", "bayesian-bm25")),
     ),
-    "quality_stores": ("quality_stores", lambda row: row.case == "mean" or row.metric == "over exact scores"),
+    "quality_stores": (
+        "quality_stores",
+        lambda row: (
+            (row.case == "mean" or row.metric == "over exact scores") and row.system not in ("BM25", "all-MiniLM-L6-v2")
+        ),
+    ),
     "rerank": ("rerank", lambda row: "50 candidates" in row.case and row.metric == "pairs a second"),
     "rerank_quality": (
         "rerank_quality",

@@ -36,7 +36,7 @@ from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import conversation, events
 from voicevault_retrievers.llama_index.conversation import History
 from voicevault_retrievers.llama_index.convert import check_embedding, node_of, nodes_of_hits, query_of
-from voicevault_retrievers.llama_index.events import announced, reranks
+from voicevault_retrievers.llama_index.events import announced, reranks, without_span
 from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.foreign_stages import stage_of, stages_of
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
@@ -208,11 +208,13 @@ class PipelineRetriever(BaseRetriever):
         """`warm_up` in a worker thread."""
         await aexecute(in_thread("warm_up", self.warm_up))
 
+    @without_span
     def retrieve(self, str_or_query_bundle: QueryType, **options: Never) -> list[NodeWithScore]:
         """The nodes of a question, as LlamaIndex's; a question's own options are those of `with_options`."""
         self._refuse(options)
         return super().retrieve(str_or_query_bundle)
 
+    @without_span
     async def aretrieve(self, str_or_query_bundle: QueryType, **options: Never) -> list[NodeWithScore]:
         """`retrieve` on the running event loop."""
         self._refuse(options)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import BoundArguments, signature
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from llama_index.core.bridge.pydantic import Field
@@ -15,7 +15,7 @@ from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRan
 from llama_index.core.schema import NodeWithScore
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
-from llama_index_instrumentation.dispatcher import Dispatcher, active_instrument_tags
+from llama_index_instrumentation.dispatcher import DISPATCHER_SPAN_DECORATED_ATTR, Dispatcher, active_instrument_tags
 from llama_index_instrumentation.event_handlers import NullEventHandler
 from llama_index_instrumentation.span import active_span_id
 from llama_index_instrumentation.span_handlers import NullSpanHandler
@@ -30,6 +30,7 @@ from voicevault_retrievers.llama_index.convert import node_of_hit
 from voicevault_retrievers.llama_index.foreign_stages import PostprocessorStage
 from voicevault_retrievers.rerank import MMR, CrossEncoderRerank, LLMRerank, RecencyRerank, WeightedRerank
 
+F = TypeVar("F", bound=Callable[..., Any])
 dispatcher = get_dispatcher(__name__)
 
 
@@ -252,3 +253,9 @@ def _model(stage: Stage) -> str:
         return stage.scorer if isinstance(stage.scorer, str) else stage.scorer.name
     llm = getattr(getattr(stage, "model", None), "llm", None)
     return stage.name if llm is None else str(getattr(llm, "model", None) or llm.class_name())
+
+
+def without_span(method: F) -> F:
+    """A method that LlamaIndex gives no span, because it only calls one that has one."""
+    setattr(method, DISPATCHER_SPAN_DECORATED_ATTR, True)
+    return method

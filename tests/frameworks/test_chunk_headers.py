@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
 from tests.frameworks.langchain_parts import Hashed
+from tests.frameworks.llama_index_parts import HashEmbedding, embedded
 from tests.unit.core.test_chunk_headers import Reader
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.errors import ConfigError
@@ -165,3 +169,18 @@ def test_a_hybrid_store_indexes_what_text_of_gives(tmp_path: Path) -> None:
     ):
         (found, _) = store.similarity_search("Notus")
         assert (found.id, found.metadata["voicevault"]["channels"]["bm25"]["header_terms"]) == ("n", ["notus"])
+
+
+def test_a_copy_of_a_store_indexes_the_same_metadata(tmp_path: Path) -> None:
+    open_store = llama_index.HybridVectorStore.open
+    store = open_store(tmp_path / "kb", embed_model=HashEmbedding(), metadata_mode=MetadataMode.NONE)
+    for twin in (
+        pickle.loads(pickle.dumps(store)),
+        copy.deepcopy(store),
+        llama_index.HybridVectorStore.from_dict(store.to_dict()),
+    ):
+        assert twin._kept.metadata_mode is MetadataMode.NONE
+        twin.add(embedded(nodes()))
+        found = twin.query(VectorStoreQuery(query_str="Notus", similarity_top_k=2, mode=VectorStoreQueryMode.SPARSE))
+        assert found.ids == []
+        twin.close()

@@ -194,7 +194,8 @@ class HybridVectorStore(BasePydanticVectorStore):
         """The path of the base, and the class of `dense` and the fusion where they were given, for `from_dict`."""
         dense, fusion = self._dense, self._kept.fusion
         given = {"dense": dense and type(dense).__name__, "fusion": fusion and repr(fusion)}
-        return {**super().to_dict(**kwargs), "path": str(self._base.path), **given}
+        own = {"path": str(self._base.path), "metadata_mode": self._kept.metadata_mode.value}
+        return {**super().to_dict(**kwargs), **own, **given}
 
     @classmethod
     def from_dict(cls: type[S], data: dict[str, Any], **kwargs: Any) -> S:
@@ -211,7 +212,8 @@ class HybridVectorStore(BasePydanticVectorStore):
                 )
         if not isinstance(data.get("path"), str):
             raise ConfigError(f"the dict has no path of a knowledge base: give what {cls.__name__}.to_dict returned")
-        return cls.open(existing(Path(data["path"]), None), **kwargs)
+        mode = {} if "metadata_mode" not in data else {"metadata_mode": MetadataMode(data["metadata_mode"])}
+        return cls.open(existing(Path(data["path"]), None), **{**mode, **kwargs})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled copy opens the base again; ConfigError where the vectors are in `dense`."""
@@ -221,11 +223,13 @@ class HybridVectorStore(BasePydanticVectorStore):
                 "not follow its changes; where the store is needed, open it again, "
                 f"HybridVectorStore.open(Path({str(self._base.path)!r}), dense=...)"
             )
-        return partial(type(self), fusion=self._kept.fusion), (self._base,)
+        kept = self._kept
+        return partial(type(self), fusion=kept.fusion, metadata_mode=kept.metadata_mode), (self._base,)
 
     def __deepcopy__(self: S, memo: dict[int, Any] | None = None) -> S:
         """A store that opens the base again, over the same `dense`."""
-        return type(self)(copy.deepcopy(self._base, memo), dense=self._dense, fusion=self._kept.fusion)
+        options: dict[str, Any] = {"fusion": self._kept.fusion, "metadata_mode": self._kept.metadata_mode}
+        return type(self)(copy.deepcopy(self._base, memo), dense=self._dense, **options)
 
     @property
     def client(self) -> KnowledgeBase:

@@ -28,7 +28,13 @@ def write(folder: Path) -> None:
         kb.add(
             [
                 Chunk("a", "the quick fox", "p", {"source_file": "a.md", "page": 1}),
-                Chunk("b", "the lazy dog 東京", None, {"source_file": "b.md", "tags": ["x", None], "draft": True}),
+                Chunk(
+                    "b",
+                    "the lazy dog 東京",
+                    None,
+                    {"source_file": "b.md", "tags": ["x", None], "draft": True},
+                    header="犬",
+                ),
                 Chunk("c", "a cat", "q", {"source_file": "b.md"}),
             ],
             parents=[Chunk("p", "all about foxes"), Chunk("q", "all about cats")],
@@ -49,10 +55,10 @@ def test_a_base_of_a_format_is_what_it_was(path: Path, tmp_path: Path) -> None:
     shutil.copytree(path, tmp_path / "kb")
     kb = KnowledgeBase.open(tmp_path / "kb", analyzer=SPLIT, embedder=HashEmbedder(8))
     assert kb.verify() == []
-    assert [(c.id, c.text, c.parent_id, c.metadata) for c in kb] == [
-        ("a", "the quick fox", "p", {"source_file": "a.md", "page": 1}),
-        ("b", "the lazy dog 東京", None, {"source_file": "b.md", "tags": ["x", None], "draft": True}),
-        ("d", "a second fox", "r", {"page": 2}),
+    assert [(c.id, c.text, c.parent_id, c.metadata, c.header) for c in kb] == [
+        ("a", "the quick fox", "p", {"source_file": "a.md", "page": 1}, ""),
+        ("b", "the lazy dog 東京", None, {"source_file": "b.md", "tags": ["x", None], "draft": True}, "犬"),
+        ("d", "a second fox", "r", {"page": 2}, ""),
     ]
     assert {name: parent.text for name, parent in kb.parents(list("pqr")).items()} == {
         "p": "all about foxes",

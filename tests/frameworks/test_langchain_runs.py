@@ -275,11 +275,12 @@ class Hanging(LeafChannel):
 
     def __init__(self, *, awaited: bool) -> None:
         super().__init__("hanging", "semantic", timeout=0.05)
-        self.release = threading.Event()
+        self.release, self.began = threading.Event(), threading.Event()
         if awaited:
             self.afind = self._afind
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        self.began.set()
         self.release.wait(10)
         return [[] for _ in wordings]
 
@@ -352,6 +353,7 @@ async def test_the_run_of_a_call_that_nobody_waits_for_ends_with_the_search(is_a
     try:
         with pytest.raises(PermissionError, match="no further"):
             await run(retriever, {"callbacks": [tree]}, is_async)
+        assert await asyncio.to_thread(hanging.began.wait, 10)
     finally:
         hanging.release.set()
     (root,) = tree.roots

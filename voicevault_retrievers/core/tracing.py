@@ -46,6 +46,7 @@ class Recorder(ABC):
 
     def __init__(self) -> None:
         self._open: dict[Work, Any] = {}
+        self._is_over = False
 
     @abstractmethod
     def begin(self, work: Work) -> Any:
@@ -68,15 +69,18 @@ class Recorder(ABC):
         self.end(run, work, outcome)
 
     def opened(self, work: Work, run: Any) -> None:
-        """Keep a run until it is closed."""
+        """Keep a run until it is closed; where the search is over already, the run ends now."""
         self._open[work] = run
+        if self._is_over:
+            self.shut()
 
     def closed(self, work: Work) -> Any:
         """The run of a call, which is to be ended now; None where it has been ended, or never begun."""
         return self._open.pop(work, None)
 
     def shut(self) -> None:
-        """End the runs of the calls that the search did not wait for."""
+        """End the runs of the calls that the search did not wait for, and those that begin from now on."""
+        self._is_over = True
         for work in tuple(self._open):
             if (run := self.closed(work)) is not None:
                 self.end(run, work, SearchNotAvailableError("the search that asked is over"))

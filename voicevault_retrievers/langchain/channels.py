@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,8 +45,8 @@ from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified,
 
 _Given: TypeAlias = tuple[Document, float | None]
 
-KEPT = 10_000
-"""The number of texts whose vectors a channel keeps, for a store that gives no scores."""
+KEPT, KEPT_QUESTIONS = 10_000, 64
+"""The number of texts, and of questions, whose vectors a channel keeps, for a store that gives no scores."""
 
 
 class _Documents(Foreign[str, Mapping[str, Any], _Given]):
@@ -146,9 +147,9 @@ class VectorStoreChannel(_Documents):
     """A channel that searches a LangChain vector store and keeps its order.
 
     Scores are the store's relevance scores, higher is better, where the store defines them and they fall with its
-    order. A store without them, whose `similarity_search_with_score` may return distances or similarities, is asked for
-    documents alone: its embeddings give their cosines, each text embedded once, in one batch a search, and kept. A hit
-    has at most the score of the hit above it. Without embeddings, hits have ranks only.
+    order. For any other store, whose scores may be distances, its embeddings give cosines: each text is embedded once,
+    in one batch a search, and kept, and a hit has less than the score of the hit above it. Without embeddings, hits
+    have ranks only.
 
     `search_kwargs` are passed to every search of the store; its `k` is the most documents that are found. Where they
     have a `filter`, no other is passed to the store.
@@ -174,28 +175,33 @@ class VectorStoreChannel(_Documents):
         self.search_kwargs = dict(search_kwargs or {})
         self.reach = self.search_kwargs.pop("k", None)
         self._rows: LRUCache[str, Vector] = LRUCache(KEPT)
+        self._questions: LRUCache[str, Vector] = LRUCache(KEPT_QUESTIONS, for_queries=True)
         self.awaits = _awaits_store(store, *(_SCORED if _scores(store) else ()))
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         if _has_similarities(self.store):
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
         if not _has_relevance(self.store):
-            return self._compared(asked, self.store.similarity_search(asked, k=k, **narrowed))
+            return self._compared(asked, _unscored(self.store.similarity_search(asked, k=k, **narrowed)))
         # Not the public method: it warns of scores outside [0, 1], which Chroma's default metric gives.
-        return self.store._similarity_search_with_relevance_scores(asked, k=k, **narrowed)
+        return self._compared(asked, self.store._similarity_search_with_relevance_scores(asked, k=k, **narrowed))
 
     async def _asearch(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         if _has_similarities(self.store):
             return await self.store.asimilarity_search_with_score(asked, k=k, **narrowed)
-        if not _has_relevance(self.store):
-            found = await self.store.asimilarity_search(asked, k=k, **narrowed)
-            return await aexecute(in_thread(self.name, partial(self._compared, asked, found)))
-        return await self.store._asimilarity_search_with_relevance_scores(asked, k=k, **narrowed)
+        found: Sequence[_Given]
+        if _has_relevance(self.store):
+            found = await self.store._asimilarity_search_with_relevance_scores(asked, k=k, **narrowed)
+        else:
+            found = _unscored(await self.store.asimilarity_search(asked, k=k, **narrowed))
+        comparing = partial(self._compared, asked, found)
+        return await aexecute(in_thread(self.name, comparing, inline=_falls(found)))
 
-    def _compared(self, asked: str, found: Sequence[Document]) -> Sequence[_Given]:
-        """Documents with their cosines to a question, each at most that of the one before it."""
-        if self.store.embeddings is None or not found:
-            return _unscored(found)
+    def _compared(self, asked: str, scored: Sequence[_Given]) -> Sequence[_Given]:
+        """The documents, with cosines to the question where their scores do not fall, each below the one before it."""
+        if self.store.embeddings is None or _falls(scored):
+            return scored
+        found = [document for document, _ in scored]
         embedder = as_embedder(self.store.embeddings)
         texts = [document.page_content for document in found]
         rows: dict[str, Any] = {text: self._rows.get(text) for text in texts}
@@ -203,9 +209,13 @@ class VectorStoreChannel(_Documents):
             rows |= zip(new, embedder.embed_documents(new), strict=True)
         for text in new:
             self._rows.put(text, rows[text])
-        cosines = np.stack([rows[text] for text in texts]) @ embedder.embed_queries([asked])[0]
-        cosines = np.minimum.accumulate(cosines)
-        return list(zip(found, cosines.tolist(), strict=True))
+        question = self._questions.get(asked)
+        if question is None:
+            question = embedder.embed_queries([asked])[0]
+            self._questions.put(asked, question)
+        cosines = np.stack([rows[text] for text in texts]).astype(np.float64) @ question
+        below = accumulate(cosines.tolist(), lambda last, cosine: min(cosine, math.nextafter(last, -math.inf)))
+        return list(zip(found, below, strict=True))
 
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
         return {**({} if "filter" in self.search_kwargs else pushed(self.store, where)), **self.search_kwargs}
@@ -303,6 +313,12 @@ def takes_k(retriever: Any) -> bool:
     return isinstance(retriever, VectorStoreRetriever) or (
         search is not None and "k" in inspect.signature(search).parameters
     )
+
+
+def _falls(found: Sequence[_Given]) -> bool:
+    """Whether every document has a score, and none is above that of the one before it."""
+    scores = [score for _, score in found if score is not None]
+    return len(scores) == len(found) and all(one >= other for one, other in pairwise(scores))
 
 
 def _unscored(documents: Sequence[Document]) -> list[_Given]:

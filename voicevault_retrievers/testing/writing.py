@@ -72,7 +72,7 @@ class WritingSuite(Suite):
         held(client.get(chunk.id for chunk in chunks), chunks, client.name)
         held(
             {hit.id: hit.chunk for hit in client.bm25("pump", 100)},
-            [c for c in chunks if "pump" in c.text],
+            [c for c in chunks if "pump" in c.indexed_text],
             client.name,
         )
         near = {hit.id: hit.chunk for hit in client.dense("pump", 100)}

@@ -63,7 +63,7 @@ class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
     """A channel that searches a vector store by vectors; with `ids`, among these nodes alone.
 
     The store gets the part of a filter that its language can express (see `store_filters`). Scores are the store's,
-    where each hit has one and they fall with its order; otherwise hits have ranks only.
+    those of Chroma as cosines, where each hit has one and they fall with its order; otherwise hits have ranks only.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ MAY_READ: dict[str, Any] = {
 def case(folder: Path, name: str, root: Path | None) -> KnowledgeBase:
     """A folder's documents as children of about 2,000 characters, each in a parent of about 8,000."""
     with KnowledgeBase.open_or_create(name, root=root, embedder=load_embedder()) as base:
-        update(base, folder, parents=8000, children=2000)
+        update(base, folder, parents=8000, children=2000, headers=False)
     return base
 
 

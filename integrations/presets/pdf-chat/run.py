@@ -27,7 +27,7 @@ ANALYZER = Analyzer(language=None)
 
 def upload(collection: Engine, path: Path) -> str:
     """Put a file's chunks into the collection, those that are there already not again; its id for filters."""
-    chunks = read([path]).chunks
+    chunks = read([path], headers=False).chunks
     change = collection.upsert(chunks)
     print(f"{path.name}: {len(chunks)} chunks, {change.added} new")
     return str(chunks[0].metadata["file_id"])

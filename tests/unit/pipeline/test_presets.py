@@ -166,8 +166,8 @@ def test_the_preset_of_the_documentation_is_one() -> None:
     (shown,) = re.findall(r"```yaml\n(.*?)```", presets.__doc__ or "", re.DOTALL)
     made = Preset.of(yaml.safe_load(shown))
     assert [stage.name for stage in made.stages] == [
-        "graph_expansion", "rerank", "weighted", "recency", "near_duplicates", "mmr", "llm_rerank", "page_cap",
-        "parents",
+        "graph_expansion", "rerank", "relevance", "relevance_threshold", "weighted", "recency", "near_duplicates",
+        "mmr", "llm_rerank", "page_cap", "parents",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("langchain_core")
 pytest.importorskip("llama_index.core")
 
 from langchain_core.documents import Document
+from langchain_core.runnables import ConfigurableField
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
@@ -106,7 +107,18 @@ def test_langchain_rerankers_read_the_header_of_what_was_found_or_what_text_of_g
     assert sorted(bare.read) == ["The default value is 3.", "The default value is 5."]
 
 
+def test_a_retriever_made_anew_for_a_configured_field_keeps_its_text_of() -> None:
+    hybrid = langchain.HybridRetriever.from_documents(documents(), WordEmbedder(), text_of=["title"])
+    anew, _ = hybrid.configurable_fields(k=ConfigurableField(id="k")).prepare({"configurable": {"k": 1}})
+    assert isinstance(anew, langchain.HybridRetriever)
+    anew.add([Document("It is 7.", id="b", metadata={"title": "Boreas"})])
+    (found,) = anew.invoke("Boreas")
+    assert (found.id, found.metadata["voicevault"].get("header")) == ("b", "Boreas")
+
+
 def test_langchain_refuses_a_text_of_that_gives_no_text() -> None:
+    with pytest.raises(ConfigError, match="text_of is a function of a document, or metadata keys, not 5"):
+        langchain.BM25Retriever.from_documents(documents(), text_of=5)
     with pytest.raises(ConfigError, match="text_of gives the text"):
         langchain.BM25Retriever.from_documents(documents(), text_of=lambda one: one.metadata["page"])
 
@@ -137,6 +149,22 @@ def test_llama_index_searches_headers_wherever_nodes_come_in(tmp_path: Path) -> 
     assert bare.retrieve("Notus") == []
     llama_index.BM25Retriever.from_nodes(nodes()).persist(tmp_path / "bm25")
     assert names(llama_index.BM25Retriever.from_persist_dir(tmp_path / "bm25").retrieve("Notus")) == ["n"]
+
+
+def test_an_unknown_metadata_mode_is_refused_wherever_it_is_given(tmp_path: Path) -> None:
+    index = VectorStoreIndex(nodes(), embed_model=MockEmbedding(embed_dim=8))
+    unknown: dict[str, Any] = {"metadata_mode": "embedded"}
+    for make in (
+        lambda: llama_index.BM25Retriever.from_nodes(nodes(), **unknown),
+        lambda: llama_index.BM25Retriever.from_vector_store(index, **unknown),
+        lambda: llama_index.VectorRetriever.from_nodes(nodes(), WordEmbedder(), **unknown),
+        lambda: llama_index.VectorRetriever(index, **unknown),
+        lambda: llama_index.HybridRetriever.from_nodes(nodes(), WordEmbedder(), **unknown),
+        lambda: llama_index.HybridRetriever.from_index(index, **unknown),
+        lambda: llama_index.HybridVectorStore.open(tmp_path / "kb", embed_model=HashEmbedding(), **unknown),
+    ):
+        with pytest.raises(ConfigError, match=r"unknown metadata_mode 'embedded'\. Did you mean 'embed'\?"):
+            make()
 
 
 def test_a_preset_searches_the_bare_text_of_nodes() -> None:

@@ -54,6 +54,8 @@ def chunks_of(documents: Iterable[Document], text_of: TextOf = None) -> list[Chu
 
 def _header(document: Document, text_of: Callable[[Document], str] | Sequence[str]) -> str:
     if not callable(text_of):
+        if not isinstance(text_of, Sequence):
+            raise ConfigError(f"text_of is a function of a document, or metadata keys, not {text_of!r}")
         keys = [text_of] if isinstance(text_of, str) else text_of
         return " > ".join(str(value) for key in keys if (value := document.metadata.get(key)) not in (None, ""))
     header = text_of(document)

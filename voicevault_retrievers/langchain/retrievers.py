@@ -13,7 +13,7 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import BeforeValidator, Field, PrivateAttr
+from pydantic import BeforeValidator, Field
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters import changes
@@ -182,7 +182,7 @@ class HybridRetriever(ComposedRetriever):
     )
     channels: Annotated[Mapping[str, Part], AS_GIVEN] = Field(default_factory=dict)
     embeddings: Annotated[Embeddings | Embedder | None, AS_GIVEN] = None
-    _text_of: TextOf = PrivateAttr(default=None)
+    text_of: Annotated[TextOf, AS_GIVEN] = None
 
     @classmethod
     def from_documents(
@@ -209,9 +209,7 @@ class HybridRetriever(ComposedRetriever):
             "bm25": BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula),
             "dense": VectorChannel.from_chunks(chunks, as_embedder(embeddings)),
         }
-        retriever = cls(channels=beside(own, channels), **options)
-        retriever._text_of = text_of
-        return retriever
+        return cls(channels=beside(own, channels), text_of=text_of, **options)
 
     @classmethod
     async def afrom_documents(cls: type[H], documents: Iterable[Document], embeddings: Any = None, **options: Any) -> H:
@@ -229,7 +227,7 @@ class HybridRetriever(ComposedRetriever):
         the store. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the
         channel, where a channel cannot be changed.
         """
-        chunks = chunks_with(documents, ids, self._text_of)
+        chunks = chunks_with(documents, ids, self.text_of)
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 

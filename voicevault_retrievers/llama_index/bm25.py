@@ -25,7 +25,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
-from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, refuse
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, mode_of, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -68,7 +68,7 @@ class BM25Retriever(PipelineRetriever):
     ) -> None:
         super().__init__(Pipeline(bm25, timeout=timeout, on_error=on_error), **options)
         self.bm25 = bm25
-        self.metadata_mode = MetadataMode(metadata_mode)
+        self.metadata_mode = mode_of(metadata_mode)
         self.timeout = timeout
         self.on_error = on_error
 

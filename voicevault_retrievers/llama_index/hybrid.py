@@ -46,7 +46,7 @@ from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.options import CommonOptions, refuse
+from voicevault_retrievers.llama_index.options import CommonOptions, mode_of, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
@@ -162,7 +162,8 @@ class HybridRetriever(ComposedRetriever):
         """
         refuse(cls, options, cls.from_nodes)
         chosen = preset_of(preset)
-        mode = metadata_mode or (MetadataMode.EMBED if chosen is None else MetadataMode.NONE)
+        usual = MetadataMode.EMBED if chosen is None else MetadataMode.NONE
+        mode = usual if metadata_mode is None else mode_of(metadata_mode)
         base = InMemoryNodes(nodes, analyzer_of(language, analyzer), embed_model, chosen, mode)
         wanted = _wanted(chosen, formula, given_channels(beside({}, channels), based=True).graph)
         own = _channels(base, wanted, asked=wanted)
@@ -188,16 +189,16 @@ class HybridRetriever(ComposedRetriever):
         `bm25` follows the index as in `BM25Retriever.from_vector_store`. Raises as `nodes_of`.
         """
         refuse(cls, options, cls.from_index)
-        chosen = preset_of(preset)
+        chosen, mode = preset_of(preset), mode_of(metadata_mode)
         if not isinstance(index, VectorStoreIndex):
             raise ConfigError(f"expected a VectorStoreIndex, not a {type(index).__name__}; a store goes in channels")
         keywords = _wanted(chosen, formula).get("bm25", {})
         own = {
-            "bm25": KeywordCopy.of(*copied(index, mode=metadata_mode), analyzer_of(language, analyzer), **keywords),
+            "bm25": KeywordCopy.of(*copied(index, mode=mode), analyzer_of(language, analyzer), **keywords),
             "dense": index,
         }
         retriever = cls(channels=beside(own, channels), preset=chosen, **options)
-        retriever.metadata_mode = metadata_mode
+        retriever.metadata_mode = mode
         return retriever
 
     @classmethod

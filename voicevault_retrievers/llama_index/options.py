@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema
 
 from voicevault_retrievers._support.foreign_options import checks_options, parameters_of, refused
 from voicevault_retrievers.core.channel import Stage, check_k
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.text.tokens import TokenCounter
@@ -132,7 +132,15 @@ class LoneOptions(RetrieverOptions, total=False):
 
 def mode_in(options: Mapping[str, Any]) -> MetadataMode:
     """The metadata of nodes that are indexed before their text: the option `metadata_mode`, else those to embed."""
-    return MetadataMode(options.get("metadata_mode", MetadataMode.EMBED))
+    return mode_of(options.get("metadata_mode", MetadataMode.EMBED))
+
+
+def mode_of(given: Any) -> MetadataMode:
+    """A MetadataMode from itself or from its value; ConfigError for anything else."""
+    try:
+        return MetadataMode(given)
+    except ValueError as error:
+        raise unknown("metadata_mode", given, [mode.value for mode in MetadataMode]) from error
 
 
 def refuse(retriever: type, options: Mapping[str, Any], maker: Callable[..., Any] | None = None) -> None:

@@ -26,7 +26,7 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import as_channel
 from voicevault_retrievers.llama_index.convert import chunks_of, stored
 from voicevault_retrievers.llama_index.models import as_embedder, store_model
-from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, refuse
+from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, mode_of, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 
 COLLECTION = "voicevault"
@@ -59,7 +59,7 @@ class VectorRetriever(PipelineRetriever):
         super().__init__(Pipeline(_channel(index, embed_model, timeout), on_error=on_error), **options)
         self.index = index
         self.embed_model = embed_model
-        self.metadata_mode = MetadataMode(metadata_mode)
+        self.metadata_mode = mode_of(metadata_mode)
         self.timeout = timeout
         self.on_error = on_error
 

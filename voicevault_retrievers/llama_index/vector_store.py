@@ -38,6 +38,7 @@ from voicevault_retrievers.llama_index.external_vectors import DENSE, Calling, O
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.hybrid_nodes import HybridNodes
 from voicevault_retrievers.llama_index.models import NamedEmbedder, as_embedder
+from voicevault_retrievers.llama_index.options import mode_in, mode_of
 from voicevault_retrievers.store import KnowledgeBase, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.names import existing, locate, vacant
@@ -94,7 +95,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         self._base = base
         self._dense = dense
         vectors = OwnVectors(base) if dense is None else WrappedVectors(dense, base)
-        self._kept = HybridNodes(base, vectors, fusion, MetadataMode(metadata_mode))
+        self._kept = HybridNodes(base, vectors, fusion, mode_of(metadata_mode))
 
     @classmethod
     def open(
@@ -120,6 +121,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         for `dense` with a base that has vectors or with an `embed_model`.
         """
         check_options(cls.__name__, options, KnowledgeBase.open_or_create, cls.open)
+        mode = mode_of(metadata_mode)
         _check_store(dense)
         if dense is not None and embed_model is not None:
             raise ConfigError("with dense=... the base keeps no vectors, and no embed_model: leave that out")
@@ -131,7 +133,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         if dense is None:
             embedder = as_embedder(embed_model) if vacant(folder) else _known(folder, embed_model)
         opened = KnowledgeBase.open_or_create(folder, analyzer=chosen, embedder=embedder, **options)
-        return cls(opened, dense=dense, fusion=fusion, metadata_mode=metadata_mode)
+        return cls(opened, dense=dense, fusion=fusion, metadata_mode=mode)
 
     @classmethod
     async def aopen(cls: type[S], base: str | Path, **options: Any) -> S:
@@ -212,8 +214,7 @@ class HybridVectorStore(BasePydanticVectorStore):
                 )
         if not isinstance(data.get("path"), str):
             raise ConfigError(f"the dict has no path of a knowledge base: give what {cls.__name__}.to_dict returned")
-        mode = {} if "metadata_mode" not in data else {"metadata_mode": MetadataMode(data["metadata_mode"])}
-        return cls.open(existing(Path(data["path"]), None), **{**mode, **kwargs})
+        return cls.open(existing(Path(data["path"]), None), **{"metadata_mode": mode_in(data), **kwargs})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled copy opens the base again; ConfigError where the vectors are in `dense`."""

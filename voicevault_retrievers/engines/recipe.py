@@ -35,13 +35,18 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str, name: str) -> Recipe:
-        """The recipe in `text`. Raises IncompatibleIndexError for other text, or a newer version."""
+        """The recipe in `text`. Raises IncompatibleIndexError for one that this version cannot search."""
         try:
             told = json.loads(text)
             version, entry = told["version"], told["embedder"]
-            if version > VERSION or told["indexed_text"] != INDEXED_TEXT:
+            if version > VERSION:
                 raise IncompatibleIndexError(
                     f"collection {name!r} was made by a newer version of this package (format {version}): upgrade it"
+                )
+            if (indexed := told.get("indexed_text", "text alone")) != INDEXED_TEXT:
+                raise IncompatibleIndexError(
+                    f"collection {name!r} is an index of {indexed!r}, not of {INDEXED_TEXT!r}: add the documents to a "
+                    "new collection"
                 )
             analyzer, options = told["analyzer"], told["options"]
             if not isinstance(analyzer, dict) or not isinstance(options, dict):

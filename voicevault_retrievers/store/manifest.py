@@ -139,14 +139,20 @@ def write(folder: Path, manifest: Manifest) -> None:
 def read(folder: Path) -> Manifest:
     """The present manifest.
 
-    Raises IndexDamagedError when it is missing or changed, IncompatibleIndexError when its format is newer.
+    Raises IndexDamagedError when it is missing or changed, IncompatibleIndexError when its format is newer, or the
+    index is of another text of the chunks.
     """
     path = folder / NAME
     body = files.read_json(path)
-    if body.pop("format") != FORMAT or body.get("indexed_text") != INDEXED_TEXT:
+    if body.pop("format") != FORMAT:
         raise IncompatibleIndexError(
             f"{path} is of a format newer than {FORMAT}, the newest known here: update voicevault-retrievers, or index "
             "the documents again with this version"
+        )
+    if (indexed := body.get("indexed_text", "text alone")) != INDEXED_TEXT:
+        raise IncompatibleIndexError(
+            f"{path} is of an index of {indexed!r}, not of {INDEXED_TEXT!r}: delete this knowledge base, and index the "
+            "documents again with this version"
         )
     return _manifest(body)
 

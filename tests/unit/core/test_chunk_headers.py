@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from voicevault_retrievers.core.explanation import explain, provenance, votes_of
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.dense import VectorChannel
+from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.rerank import CrossEncoderRerank
@@ -104,12 +106,22 @@ def test_a_knowledge_base_keeps_headers_and_embeds_a_changed_one_again(tmp_path:
     assert copy.get(["x900"])["x900"].header == "Boreas"
 
 
-def test_an_index_of_another_text_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [{"indexed_text": "text alone"}, {}])
+def test_an_index_of_another_text_is_refused(told: dict[str, str], tmp_path: Path) -> None:
     KnowledgeBase.create(tmp_path / "kb").close()
     body = files.read_json(tmp_path / "kb" / manifest.NAME)
-    files.write_json(tmp_path / "kb" / manifest.NAME, {**body, "indexed_text": "text alone"})
-    with pytest.raises(IncompatibleIndexError, match="index the documents again"):
+    del body["indexed_text"]
+    files.write_json(tmp_path / "kb" / manifest.NAME, {**body, **told})
+    with pytest.raises(IncompatibleIndexError, match=r"of 'text alone', not of .* index the documents again"):
         KnowledgeBase.open(tmp_path / "kb")
+
+
+@pytest.mark.parametrize("told", [{"indexed_text": "text alone"}, {}])
+def test_a_collection_of_another_text_is_refused(told: dict[str, str]) -> None:
+    body = json.loads(Recipe.of(None, None, {}).text())
+    del body["indexed_text"]
+    with pytest.raises(IncompatibleIndexError, match=r"of 'text alone', not of .* a new collection"):
+        Recipe.parse(json.dumps({**body, **told}), "plant")
 
 
 def test_a_parent_keeps_its_header_in_a_store_of_json() -> None:

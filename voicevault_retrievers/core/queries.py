@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,8 @@ from voicevault_retrievers._support.checks import weights_or_none, whole_or_none
 from voicevault_retrievers._support.frozen import FrozenDict, positive
 from voicevault_retrievers.core.filters import Filter, canonical, compile_filter, scope
 from voicevault_retrievers.errors import ConfigError, unknown
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,26 @@ def as_turn(turn: object) -> Turn:
     if isinstance(turn, tuple | list) and len(turn) == 2 and all(isinstance(part, str) for part in turn):
         return Turn(*turn)
     raise ConfigError(f"a turn of the history is a Turn, or a question with its answer as a pair, not {turn!r}")
+
+
+def turns_from(
+    messages: Iterable[object], kind: type[M], said: Callable[[M], tuple[bool, str] | None]
+) -> tuple[Turn, ...]:
+    """Each question with its last answer; a question without one is left out.
+
+    `said` tells of a message whether it is a question, and its text; None for a message that is neither. Raises
+    ConfigError for a message that is not of the class `kind`.
+    """
+    turns: list[Turn] = []
+    for message in messages:
+        if not isinstance(message, kind):
+            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
+        is_question, text = said(message) or (False, "")
+        if is_question:
+            turns.append(Turn(text, ""))
+        elif text and turns:
+            turns[-1] = Turn(turns[-1].question, text)
+    return tuple(turn for turn in turns if turn.answer)
 
 
 Vector: TypeAlias = NDArray[np.float32]

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
 from voicevault_retrievers.core.explanation import finite, of_search, votes_of
-from voicevault_retrievers.core.queries import Turn
+from voicevault_retrievers.core.queries import turns_from
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
 
@@ -181,15 +181,13 @@ def turns_of(history: Sequence[Any]) -> list[Any]:
         messages = list(convert_to_messages(messages))
     if not any(isinstance(turn, BaseMessage) for turn in messages):
         return messages
-    turns: list[Turn] = []
-    for message in messages:
-        if not isinstance(message, BaseMessage):
-            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
-        if isinstance(message, HumanMessage):
-            turns.append(Turn(str(message.text), ""))
-        elif isinstance(message, AIMessage) and message.text and turns:
-            turns[-1] = Turn(turns[-1].question, str(message.text))
-    return [turn for turn in turns if turn.answer]
+    return list(turns_from(messages, BaseMessage, _said))
+
+
+def _said(message: BaseMessage) -> tuple[bool, str] | None:
+    """Whether a message is a question, and its text; None for one that is neither question nor answer."""
+    is_question = isinstance(message, HumanMessage)
+    return (is_question, str(message.text)) if is_question or isinstance(message, AIMessage) else None
 
 
 def _says_role(turn: object) -> bool:

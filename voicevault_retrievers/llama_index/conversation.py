@@ -8,11 +8,13 @@ from typing import Any, TypeAlias
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import BaseMemory
 
-from voicevault_retrievers.core.queries import Turn, as_turn
+from voicevault_retrievers.core.queries import Turn, as_turn, turns_from
 from voicevault_retrievers.errors import ConfigError
 
 History: TypeAlias = Sequence[Any] | BaseMemory | None
 """The conversation so far: turns, pairs of question and answer, ChatMessages, or a memory, which each search reads."""
+
+_ANSWERS = (MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL)
 
 
 def checked(history: History) -> History:
@@ -45,13 +47,10 @@ def turns_of(history: Sequence[Any]) -> tuple[Turn, ...]:
     """Turns unchanged, or from messages each question with its last answer; a question without one is left out."""
     if not any(isinstance(one, ChatMessage) for one in history):
         return tuple(map(as_turn, history))
-    found: list[Turn] = []
-    for message in history:
-        if not isinstance(message, ChatMessage):
-            raise ConfigError(f"a history is of messages or of turns, not of both: {message!r:.200}")
-        text = message.content or ""
-        if message.role == MessageRole.USER:
-            found.append(Turn(text, ""))
-        elif message.role in (MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL) and text and found:
-            found[-1] = Turn(found[-1].question, text)
-    return tuple(turn for turn in found if turn.answer)
+    return turns_from(history, ChatMessage, _said)
+
+
+def _said(message: ChatMessage) -> tuple[bool, str] | None:
+    """Whether a message is a question, and its text; None for one that is neither question nor answer."""
+    is_question = message.role == MessageRole.USER
+    return (is_question, message.content or "") if is_question or message.role in _ANSWERS else None

@@ -60,17 +60,14 @@ def _recorder(work: Work) -> Recorder | None:
 def _recorded(work: Work, span: AbstractContextManager[Note] | None, recorder: Recorder) -> Iterator[Note]:
     with span or nullcontext(_ignore) as note:
         run = _tell(partial(recorder.begin, work), partial(recorder.abegin, work))
-        recorder.opened(work, run)
         outcomes: list[Any] = [None]
         try:
-            with recorder.inside(run):
+            with _inside(run, work, recorder, outcomes):
                 yield _both(note, outcomes.append)
-        except BaseException as error:
-            outcomes.append(_said(error))
-            raise
         finally:
             if recorder.closed(work) is not None:
-                _tell(partial(recorder.end, run, work, outcomes[-1]), partial(recorder.aend, run, work, outcomes[-1]))
+                ended = run, work, outcomes[-1]
+                _tell(partial(recorder.end, *ended), partial(recorder.aend, *ended))
 
 
 @asynccontextmanager
@@ -82,17 +79,25 @@ async def _arecorded(
             yield note
             return
         run = await _atell(recorder.abegin(work))
-        recorder.opened(work, run)
         outcomes: list[Any] = [None]
         try:
-            with recorder.inside(run):
+            with _inside(run, work, recorder, outcomes):
                 yield _both(note, outcomes.append)
-        except BaseException as error:
-            outcomes.append(_said(error))
-            raise
         finally:
             if recorder.closed(work) is not None:
                 await _atell(recorder.aend(run, work, outcomes[-1]))
+
+
+@contextmanager
+def _inside(run: Any, work: Work, recorder: Recorder, outcomes: list[Any]) -> Iterator[None]:
+    """Keep a run until it is closed, and make it the current one; an error of the call is its last outcome."""
+    recorder.opened(work, run)
+    try:
+        with recorder.inside(run):
+            yield
+    except BaseException as error:
+        outcomes.append(_said(error))
+        raise
 
 
 def _tell(function: Callable[[], T], coroutine: Callable[[], Awaitable[T]]) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from voicevault_retrievers._support.checks import flag
@@ -291,7 +291,7 @@ class BM25(LeafChannel):
             bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
             wording = replace(wording, text=parsed.text, terms=bare)
         words, terms = weighed_terms(self.analyzer, wording, tags)
-        finding = partial(words_in, self.analyzer, asked=words, tags=tags)
+        finding = cache(partial(words_in, self.analyzer, asked=words, tags=tags))  # many chunks have one header
         return QueryReading(index, words, index._ask(terms, self.formula, counting), demands, finding)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:

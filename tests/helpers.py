@@ -171,6 +171,18 @@ class ListChannel(LeafChannel):
         return [matches for _ in wordings]
 
 
+TRACED_PARTS = {
+    "rewriter expansion": 1,
+    "channel bm25": 1,
+    "channel dense": 1,
+    "channel child": 3,
+    "fusion fused": 1,
+    "stage rerank": 1,
+    "stage page_cap": 1,
+}
+"""What traces show of the search of the frameworks' trace tests, and how often; their child is asked per wording."""
+
+
 class Careless(LeafChannel):
     """Forgets the rights of a search."""
 

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from tests.frameworks.langchain_parts import AsyncChild, Child, by_length, documents
-from tests.helpers import Careless, CarelessPlan, FailingChannel, HashEmbedder
+from tests.helpers import TRACED_PARTS, Careless, CarelessPlan, FailingChannel, HashEmbedder
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import SearchNotAvailableError
@@ -78,13 +78,7 @@ async def test_spans_carry_query_k_scores_and_ids(exported: Any, is_async: bool)
     spans = exported.get_finished_spans()
     assert Counter(span.name for span in spans) == {
         "retrieval": 1,
-        "rewriter expansion": 1,
-        "channel bm25": 1,
-        "channel dense": 1,
-        "channel child": 3,
-        "fusion fused": 1,
-        "stage rerank": 1,
-        "stage page_cap": 1,
+        **TRACED_PARTS,
     }
     (root,) = [span for span in spans if span.name == "retrieval"]
     assert root.parent is None

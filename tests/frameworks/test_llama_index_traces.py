@@ -21,7 +21,7 @@ from llama_index_instrumentation.span import SimpleSpan
 from llama_index_instrumentation.span_handlers import SimpleSpanHandler
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, recorded, scored
-from tests.helpers import Careless, CarelessPlan, FailingChannel
+from tests.helpers import TRACED_PARTS, Careless, CarelessPlan, FailingChannel
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Span
 from voicevault_retrievers.core.leaf import LeafChannel, Match
@@ -94,15 +94,6 @@ both = pytest.mark.parametrize("is_async", [False, True])
 # Steps
 
 
-PARTS = {
-    "rewriter expansion": 1,
-    "channel bm25": 1,
-    "channel dense": 1,
-    "channel child": 3,
-    "fusion fused": 1,
-    "stage rerank": 1,
-    "stage page_cap": 1,
-}
 WORDINGS = [QUESTION, "the pump valve", "pump valve"]
 
 
@@ -118,7 +109,7 @@ def pairs(events: Events) -> list[tuple[SearchStepStartEvent, SearchStepEndEvent
 async def test_each_step_starts_and_ends_with_an_event(events: Events, is_async: bool) -> None:
     found = await run(searched(), is_async)
     steps = pairs(events)
-    assert Counter(f"{start.kind} {start.name}" for start, _ in steps) == PARTS
+    assert Counter(f"{start.kind} {start.name}" for start, _ in steps) == TRACED_PARTS
     for start, end in steps:
         assert (end.name, end.kind, end.error) == (start.name, start.kind, None)
         assert start.timestamp <= end.timestamp
@@ -301,8 +292,8 @@ async def test_childrens_spans_are_below_ours(spans: SimpleSpanHandler, child: A
     assert found[f"HybridRetriever.{above}"] is None
     assert found[f"HybridRetriever.{below}"] == f"HybridRetriever.{above}"
     assert found[f"{name}.{public}"] == "channel child"
-    assert {step: found[step] for step in PARTS} == dict.fromkeys(PARTS, f"HybridRetriever.{below}")
-    assert Counter(span.id_.partition("-")[0] for span in spans.completed_spans) >= Counter(PARTS)
+    assert {step: found[step] for step in TRACED_PARTS} == dict.fromkeys(TRACED_PARTS, f"HybridRetriever.{below}")
+    assert Counter(span.id_.partition("-")[0] for span in spans.completed_spans) >= Counter(TRACED_PARTS)
     if f"{name}.{own}" in found:
         assert found[f"{name}.{own}"] == f"{name}.{public}"
     assert "HybridRetriever._sources" not in found

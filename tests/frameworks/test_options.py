@@ -25,6 +25,8 @@ GROUPS: dict[str, type[OptionGroup]] = {"expansion": Expand, "fusion": Fusion, "
 WHOLE = [option for option in OPTIONS if "." not in option.name]
 OF_LLAMA_INDEX = {"similarity_top_k", "callback_manager", "object_map", "objects", "verbose"}
 """What LlamaIndex's own retrievers are given."""
+OF_LANGCHAIN = {"made", "traced_texts", "text_of"}
+"""Fields that say nothing of a search: how it was made, what traces carry, what `from_documents` indexes."""
 OLD = (
     "weights",
     "depth",
@@ -52,7 +54,7 @@ def signature_of(face: str) -> dict[str, Any]:
         base = langchain.HybridRetriever.__mro__[
             [one.__name__ for one in langchain.HybridRetriever.__mro__].index("BaseRetriever")
         ]
-        own = langchain.HybridRetriever.model_fields.keys() - base.model_fields.keys() - {"made", "traced_texts"}  # type: ignore[attr-defined]
+        own = langchain.HybridRetriever.model_fields.keys() - base.model_fields.keys() - OF_LANGCHAIN  # type: ignore[attr-defined]
         return {name: langchain.HybridRetriever.model_fields[name] for name in own}
     parameters = inspect.signature(llama_index.HybridRetriever).parameters
     return {name: one for name, one in parameters.items() if name not in OF_LLAMA_INDEX | {"unknown"}}

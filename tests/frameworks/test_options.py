@@ -61,8 +61,8 @@ def signature_of(face: str) -> dict[str, Any]:
 
 
 @both
-def test_a_retriever_has_the_twelve_options_and_no_other(face: str) -> None:
-    assert len(WHOLE) == 12
+def test_a_retriever_has_the_fourteen_options_and_no_other(face: str) -> None:
+    assert len(WHOLE) == 14
     assert signature_of(face).keys() == {named(face, option) for option in WHOLE}
 
 

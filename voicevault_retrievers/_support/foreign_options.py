@@ -20,6 +20,7 @@ _SAME = {
     **dict.fromkeys(("docs", "documents", "nodes"), ("documents", "nodes")),
     **dict.fromkeys(("compressors", "node_postprocessors", "stages"), ("stages", "node_postprocessors")),
     **dict.fromkeys(("c", "rrf_k"), ("fusion=RRF(k=60)", "method=RRF(k=60)")),
+    **dict.fromkeys(("score_threshold", "similarity_cutoff"), ("score_threshold", "similarity_cutoff")),
     "mode": ("method", "fusion=RRF(k=60)", "response_mode"),
     "model": ("scorer", "llm"),
     "weights": ("fusion=Fusion(weights={'bm25': 0.5, 'dense': 0.5})",),

@@ -27,7 +27,8 @@ def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
     """A result as plain data, with the keys listed here.
 
     `query`, `wordings` (text, weight, channels), `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score,
-    provenance), `context`, `citations`, `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
+    provenance, and `passages` of a group), `context`, `citations`, `channels_used`, `timings_ms`, `confidence`,
+    `degraded`, `errors`.
     """
     return {
         "version": JSON_VERSION,
@@ -77,7 +78,11 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
     for rank, hit in enumerate(result.hits, 1):
         source = plain(header(citation_of(rank, hit, "")))
         console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
-        console.print(f"   {escape(excerpt(hit.text or hit.chunk.text))}", highlight=False)
+        first, *others = hit.passages or (hit,)
+        console.print(f"   {escape(excerpt(first.text or first.chunk.text))}", highlight=False)
+        for passage in others:
+            own = f"{plain(header(citation_of(rank, passage, '')))} {excerpt(passage.text or passage.chunk.text)}"
+            console.print(f"   + {escape(own)}", highlight=False)
         if explain:
             console.print(escape(plain("\n".join(explained(hit).splitlines()[1:]))), highlight=False, style="dim")
     if explain:
@@ -119,7 +124,7 @@ def metrics_table(rows: dict[str, dict[str, float]]) -> Table:
 
 
 def _hit(rank: int, hit: Hit) -> dict[str, Any]:
-    return {
+    told = {
         "rank": rank,
         "id": hit.chunk.id,
         "kb": hit.chunk.kb,
@@ -128,3 +133,8 @@ def _hit(rank: int, hit: Hit) -> dict[str, Any]:
         "score": hit.score,
         "provenance": provenance(hit),
     }
+    return told | ({"passages": [_passage(passage) for passage in hit.passages]} if hit.passages else {})
+
+
+def _passage(hit: Hit) -> dict[str, Any]:
+    return {"id": hit.chunk.id, "text": hit.text, "metadata": dict(hit.chunk.metadata), "score": hit.score}

@@ -21,6 +21,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import answer
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.query_file import FileQuery, read_queries
+from voicevault_retrievers.rerank.grouping import GroupBy
 
 _EXAMPLES = options.examples(
     "voicevault search 'how is the pump reset' --kb plant --top-k 3 --explain",
@@ -45,6 +46,7 @@ _EXAMPLES = options.examples(
     "--kb", "kbs", required=True, type=options.BasesOption(), metavar="A,B", help="Bases, or an engine's address."
 )
 @click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
+@click.option("--group-by", metavar="KEY", help="Results are groups: document, for the file, or a metadata key.")
 @options.preset
 @click.option("--ollama", metavar="MODEL", help="A model of an Ollama, where the preset asks a language model.")
 @click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API.")
@@ -64,6 +66,7 @@ def search(
     interactive: bool,
     kbs: tuple[str, ...],
     top_k: int | None,
+    group_by: str | None,
     preset: str,
     ollama: str | None,
     openai: str | None,
@@ -82,7 +85,7 @@ def search(
     """
     named = {"ollama": ollama, "openai": openai, "base_url": base_url}
     llm = {name: given for name, given in named.items() if given is not None}
-    asking = SearchOptions(kbs, preset, top_k, where, require, root, llm)
+    asking = SearchOptions(kbs, preset, top_k, where, require, root, llm, GroupBy.of(group_by))
     asked = [FileQuery(Query(text)) for text in ((query,) if query is not None else ()) + queries]
     if interactive and (asked or queries_file or dry_run):
         raise ConfigError("--interactive asks for its queries: give none, and no --dry-run")

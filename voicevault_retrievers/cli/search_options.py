@@ -18,6 +18,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.pipeline.presets.sections import filled, text_model
 from voicevault_retrievers.pipeline.query_file import FileQuery
+from voicevault_retrievers.rerank.grouping import GroupBy
 from voicevault_retrievers.store import Bases
 
 
@@ -36,6 +37,7 @@ class SearchOptions:
     require: Filter | None = None
     root: Path | None = None
     llm: Mapping[str, Any] = field(default_factory=dict)
+    group_by: GroupBy | None = None
 
     def __post_init__(self) -> None:
         Query("", where=self.where, require=self.require)
@@ -69,7 +71,8 @@ class SearchOptions:
 
     def over(self, base: Bases | Engine) -> Pipeline:
         """The preset over the opened bases or engine."""
-        return load_preset(self.preset, llm=self.model).over(base)
+        pipeline = load_preset(self.preset, llm=self.model).over(base)
+        return pipeline.grouping(self.group_by or pipeline.group_by)
 
     @property
     def model(self) -> TextModel | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
+from voicevault_retrievers.core.pages import shown_page
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
 
 
@@ -19,7 +20,9 @@ def provenance(hit: Hit) -> dict[str, Any]:
     the contributions; and for each later stage, under its name, its rank and score, with the `parts` of a sum.
     `relevance`, in [0, 1], where a stage calibrates its scores. `parent_id`, `kb` and `header` where the chunk has
     them. `text`, the chunk's own text, where a model reads a wider context; `over_budget` where a model reads a
-    shortened text or nothing, as the budget was spent. `votes_of` parses the data again.
+    shortened text or nothing, as the budget was spent. `passages`, of a group of several: of each its `id`,
+    `score`, `page` where it has one, and where in the text that a model reads it starts (`start`, from 0). `votes_of`
+    parses the data again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -40,7 +43,15 @@ def provenance(hit: Hit) -> dict[str, Any]:
     chunk = hit.chunk
     own = ("parent_id", chunk.parent_id), ("kb", chunk.kb), ("header", chunk.header)
     told |= {key: value for key, value in own if value}
+    if len(hit.passages) > 1:
+        told["passages"] = [_passage(hit, passage) for passage in hit.passages]
     return told | _read(hit)
+
+
+def _passage(group: Hit, passage: Hit) -> dict[str, Any]:
+    page, start = shown_page(passage.chunk.metadata), group.text.find(passage.text)
+    told = {"id": passage.chunk.id, "score": passage.score, "page": page, "start": None if start < 0 else start}
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:
@@ -208,6 +219,8 @@ def _lines(hit: Hit) -> Iterator[str]:
         yield f"   fused = {' + '.join(f'{v.contribution:.6g}' for v in hit.votes if v.contribution is not None)}" + (
             f" = {hit.fused:.6g}"
         )
+    for passage in hit.passages[1:]:
+        yield f"   with {_headline(passage)}"
 
 
 def _vote_lines(vote: Vote, indent: str) -> Iterator[str]:

@@ -135,7 +135,8 @@ class Hit:
     `score` is the score of the last scoring stage, higher is better; None where the hit was not scored. `context` is
     the text that a model reads in place of the chunk's text. `granted_by` is the metadata for checks of access rights,
     where a stage has changed the chunk's metadata; else None. `over_budget` says that the chunk's own text does not fit
-    into a budget: a model reads the beginning of it, kept in `context`, or nothing.
+    into a budget: a model reads the beginning of it, kept in `context`, or nothing. `passages` are the best hits of the
+    hit's group, itself first, where a search groups (`group_by`).
     """
 
     chunk: Chunk
@@ -144,6 +145,7 @@ class Hit:
     context: str | None = None
     granted_by: Mapping[str, Any] | None = None
     over_budget: bool = False
+    passages: tuple[Hit, ...] = ()
 
     @property
     def id(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -24,7 +24,7 @@ from voicevault_retrievers._support.checks import seconds_or_none, weights_or_no
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.core.channel import Channel, check_k
+from voicevault_retrievers.core.channel import Channel, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
@@ -43,8 +43,9 @@ from voicevault_retrievers.core.types import Query, Result, as_query
 from voicevault_retrievers.langchain.convert import document_of, turns_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT, below, is_heard, recorder
 from voicevault_retrievers.langchain.foreign_stages import arranges, stage_of
-from voicevault_retrievers.langchain.validation import STRICT, Checked, OwnFilter
+from voicevault_retrievers.langchain.validation import AS_GIVEN, STRICT, Checked, OwnFilter
 from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import GroupBy, RelevanceThreshold
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -61,6 +62,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     Each document is a new object (see `convert.document_of`). `where` narrows every search; `require` is the caller's
     access rights. A call may narrow further, never widen. `stages` refine the ranking one after another: document
     compressors of this package or of any other, or Stages. `retriever >> compressor` is a copy with one more stage.
+    `score_threshold` is the least relevance of a document, in [0, 1]: see `RelevanceThreshold`. `group_by` is a GroupBy
+    or its key: k documents are then k groups, such as files, each with the best passages of its own.
     `timeout` bounds a search, in seconds. A channel or stage that fails is left out: the documents name it in
     `metadata["voicevault"]["degraded"]`, a warning is logged, and the event `voicevault_degraded` is dispatched. With
     `on_error` "raise" the failure's error is raised instead.
@@ -74,6 +77,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
     where: OwnFilter = None
     require: OwnFilter = None
     stages: Sequence[Any] = Field(default_factory=list)
+    score_threshold: float | None = None
+    group_by: Annotated[GroupBy | str | dict[str, Any] | None, AS_GIVEN] = None
     timeout: float | None = None
     traced_texts: bool = False
 
@@ -82,6 +87,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         seconds_or_none("timeout", self.timeout)
         compile_filter(self.where)
         compile_filter(self.require)
+        GroupBy.of(self.group_by)
         for stage in self._refining():
             stage_of(stage)
 
@@ -299,13 +305,17 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         pipeline = self._unstaged()
         for stage in self._refining():
             pipeline = pipeline >> stage_of(stage)
+        pipeline = pipeline.grouping(GroupBy.of(self.group_by) or pipeline.group_by)
         return pipeline if pipeline.timeout is not None or not self.stages else pipeline.within(self.timeout)
 
     def _options(self) -> list[Any]:
         return [*super()._options(), [changing(stage) for stage in self.stages]]
 
     def _refining(self) -> Sequence[Any]:
-        return self.stages[: len(self.stages) - len(self._arranging())]
+        return [*self.stages[: len(self.stages) - len(self._arranging())], *self._limiting()]
+
+    def _limiting(self) -> Sequence[Stage]:
+        return [] if self.score_threshold is None else [RelevanceThreshold(self.score_threshold)]
 
     def _arranging(self) -> Sequence[BaseDocumentCompressor]:
         """The last stage where it arranges the documents for a reader and does not change the ranking."""

@@ -33,6 +33,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset, load_preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channels_there
 from voicevault_retrievers.pipeline.presets.serialization import preset_of_parts
+from voicevault_retrievers.rerank import GroupBy
 from voicevault_retrievers.structure.graph import GraphStore
 
 C = TypeVar("C", bound="ComposedRetriever")
@@ -125,7 +126,8 @@ class ComposedRetriever(PipelineRetriever):
     def to_preset(self) -> Preset:
         """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
         preset = self._preset(self._channel_names())
-        return preset_of_parts(preset, self._parts(), map(stage_of, self.stages), self._k())
+        stages = map(stage_of, [*self.stages, *self._limiting()])
+        return preset_of_parts(preset, self._parts(), stages, self._k(), GroupBy.of(self.group_by))
 
     def _channel_names(self) -> Sequence[str]:
         """The names of the channels that are searched."""

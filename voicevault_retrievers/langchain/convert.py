@@ -146,7 +146,7 @@ def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int
         elif isinstance(value, str | int | float):
             yield name, value
         elif value:
-            yield name, ", ".join(map(str, value))
+            yield name, ", ".join(str(one["id"] if isinstance(one, Mapping) else one) for one in value)
 
 
 def _digest(text: str, metadata: Mapping[str, Any]) -> str:

@@ -46,14 +46,8 @@ STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 # Read at each call: changing one of these does not need a new pipeline.
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
 
-
-_THRESHOLD = (
-    "`retriever >> RelevanceFilter(least=...)` behind a calibrated reranker, or of one store as a channel, "
-    "`store.as_retriever(search_type='similarity_score_threshold', search_kwargs=...)`"
-)
 _ELSEWHERE = {
     **dict.fromkeys(("docs", "documents", "nodes"), "`from_documents`"),
-    **dict.fromkeys(("score_threshold", "similarity_cutoff"), _THRESHOLD),
     "base_compressor": "`retriever >> compressor`",
     "base_retriever": "`retriever >> compressor`",
     "bm25_params": "`formula`, such as Lucene(k1=1.2)",

@@ -23,7 +23,6 @@ from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.adapters.foreign_stages import changing
 from voicevault_retrievers.adapters.keyword_copy import refreshed
-from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
@@ -31,18 +30,19 @@ from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.tracing import recording
-from voicevault_retrievers.core.types import Hit, Query, Result
+from voicevault_retrievers.core.types import Query, Result
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index import conversation, events
 from voicevault_retrievers.llama_index.conversation import History
-from voicevault_retrievers.llama_index.convert import check_embedding, node_of, nodes_of_hits, query_of
+from voicevault_retrievers.llama_index.convert import check_embedding, nodes_of_hits, query_of, text_above
 from voicevault_retrievers.llama_index.events import announced, reranks, without_span
 from voicevault_retrievers.llama_index.filters import Narrowing, Weighing, Where
 from voicevault_retrievers.llama_index.foreign_stages import stage_of, stages_of
 from voicevault_retrievers.llama_index.objects import Entered, Entrance, entered
-from voicevault_retrievers.llama_index.options import refuse, top_k
+from voicevault_retrievers.llama_index.options import GroupOption, refuse, top_k
 from voicevault_retrievers.llama_index.prompts import modules_of
 from voicevault_retrievers.pipeline.pipeline import Pipeline
+from voicevault_retrievers.rerank import GroupBy, RelevanceThreshold
 
 T = TypeVar("T")
 R = TypeVar("R", bound="PipelineRetriever")
@@ -57,15 +57,15 @@ class PipelineRetriever(BaseRetriever):
     `k`, or `similarity_top_k`, is the number of nodes that a query returns. `where` narrows every search; `require` is
     the caller's access rights. Both take the portable filter or MetadataFilters. `node_postprocessors` refine the
     ranking one after another, and get as many nodes as they need to return k: LlamaIndex's, this package's, or Stages.
-    `retriever >> postprocessor` is a copy with one more. The returned nodes are copies with their provenance. Where a
-    channel or stage was skipped, the provenance names it under `degraded`, a warning is logged, and a
-    SearchDegradedEvent is dispatched.
+    `retriever >> postprocessor` is a copy with one more. `similarity_cutoff` is the least relevance of a node, from 0
+    to 1: see `RelevanceThreshold`. `group_by` is a GroupBy or its key: k nodes are then k groups, such as files, with
+    the best passages of each. The returned nodes are copies with their provenance. Where a channel or stage was left
+    out, the provenance names it under `degraded`, a warning is logged, and a SearchDegradedEvent is dispatched.
 
     A bundle's `embedding` stands for its text in vector channels of its dimension; ConfigError, with both dimensions,
     where it fits none of them. Keyword search ignores it.
 
-    Each rewriter, channel, fusion and stage is a span, with a SearchStepStartEvent and a SearchStepEndEvent. The spans
-    of LlamaIndex's components are below it.
+    Each rewriter, channel, fusion and stage is a span with start and end events, above those of LlamaIndex's parts.
 
     An index node among the nodes is replaced by the nodes of its `obj`, or of the object in `object_map`. Their
     provenance names the index node under `through`. Where the object has a provenance of its own for a node, the index
@@ -85,6 +85,8 @@ class PipelineRetriever(BaseRetriever):
         where: Where = None,
         require: Where = None,
         node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None = None,
+        similarity_cutoff: float | None = None,
+        group_by: GroupOption = None,
         callback_manager: CallbackManager | None = None,
         object_map: dict[str, Any] | None = None,
         objects: list[IndexNode] | None = None,
@@ -98,6 +100,8 @@ class PipelineRetriever(BaseRetriever):
         self.k = top_k(k, similarity_top_k, 5 if pipeline is None else pipeline.k)
         self.narrowing = Narrowing().further(where, require, None)
         self.node_postprocessors = stages_of(node_postprocessors or ())
+        self.limiting = [] if similarity_cutoff is None else [RelevanceThreshold(similarity_cutoff)]
+        self.group_by = GroupBy.of(group_by)
         self.history: History = None
         self._given = pipeline
         self._kept = Parts()
@@ -115,8 +119,9 @@ class PipelineRetriever(BaseRetriever):
     def pipeline(self) -> Pipeline:
         """The pipeline of this retriever's current options; knowledge bases are opened on first use."""
         pipeline = self._unstaged()
-        for part in self.node_postprocessors:
+        for part in (*self.node_postprocessors, *self.limiting):
             pipeline = pipeline >> self._stage(part)
+        pipeline = pipeline if self.group_by is None else pipeline.grouping(self.group_by)
         return pipeline.within(self.timeout) if self.node_postprocessors and pipeline.timeout is None else pipeline
 
     @property
@@ -264,11 +269,11 @@ class PipelineRetriever(BaseRetriever):
 
     def _nodes(self, pipeline: Pipeline, result: Result) -> list[NodeWithScore]:
         events.degraded(result.skipped)
-        return nodes_of_hits(pipeline.read(result, _above), result.skipped, reworded(result))
+        return nodes_of_hits(pipeline.read(result, text_above), result.skipped, reworded(result))
 
     async def _anodes(self, pipeline: Pipeline, result: Result) -> list[NodeWithScore]:
         events.degraded(result.skipped)
-        read = partial(pipeline.read, result, _above)
+        read = partial(pipeline.read, result, text_above)
         return await aexecute(
             converting(lambda: nodes_of_hits(read(), result.skipped, reworded(result)), len(result.hits))
         )
@@ -389,12 +394,7 @@ class PipelineRetriever(BaseRetriever):
 
     def __repr__(self) -> str:
         options = {**self._recipe(), "k": self.k, "where": self.narrowing.where, "require": self.narrowing.require}
-        options["node_postprocessors"] = list(map(self._stage_of, self.node_postprocessors))
+        options["node_postprocessors"] = list(map(self._stage_of, (*self.node_postprocessors, *self.limiting)))
+        options["group_by"] = self.group_by
         said = (f"{name}={value!r}" for name, value in options.items() if value is not None and value != [])
         return f"{type(self).__name__}({', '.join(said)})"
-
-
-def _above(hit: Hit) -> str:
-    """The text above a node's text in a prompt: its metadata, or its source line where that is longer."""
-    metadata = node_of(hit.chunk).get_metadata_str(mode=MetadataMode.LLM)
-    return max(f"{metadata}\n", numbered_header(citation_of(LAST, hit, "")), key=len)

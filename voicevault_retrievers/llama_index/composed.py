@@ -140,7 +140,8 @@ class ComposedRetriever(PipelineRetriever):
     def to_preset(self) -> Preset:
         """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
         parts, _ = self._sources()
-        return preset_of_parts(self._preset(parts), parts, map(self._stage_of, self.node_postprocessors), self.k)
+        stages = map(self._stage_of, [*self.node_postprocessors, *self.limiting])
+        return preset_of_parts(self._preset(parts), parts, stages, self.k, self.group_by)
 
     @checks_options
     def hybrid_search(

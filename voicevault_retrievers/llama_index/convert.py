@@ -30,6 +30,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.explanation import finite, of_search, votes_of
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Hit, Query, Variant, as_query
@@ -311,3 +312,9 @@ def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:
     if told:
         node.__dict__[_MARK] = dict(told)
     return node
+
+
+def text_above(hit: Hit) -> str:
+    """The text above a node's text in a prompt: its metadata, or its source line where that is longer."""
+    metadata = node_of(hit.chunk).get_metadata_str(mode=MetadataMode.LLM)
+    return max(f"{metadata}\n", numbered_header(citation_of(LAST, hit, "")), key=len)

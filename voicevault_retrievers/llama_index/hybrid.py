@@ -46,7 +46,7 @@ from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
-from voicevault_retrievers.llama_index.options import CommonOptions, mode_of, refuse
+from voicevault_retrievers.llama_index.options import CommonOptions, GroupOption, mode_of, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
@@ -100,6 +100,8 @@ class HybridRetriever(ComposedRetriever):
         fusion: FusionOption = None,
         rerank: RerankOption = None,
         node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None = None,
+        similarity_cutoff: float | None = None,
+        group_by: GroupOption = None,
         timeout: float | None = None,
         similarity_top_k: int | None = None,
         callback_manager: CallbackManager | None = None,
@@ -118,6 +120,8 @@ class HybridRetriever(ComposedRetriever):
             fusion=fusion,
             rerank=rerank,
             node_postprocessors=node_postprocessors,
+            similarity_cutoff=similarity_cutoff,
+            group_by=group_by,
             timeout=timeout,
             similarity_top_k=similarity_top_k,
             callback_manager=callback_manager,

@@ -16,18 +16,15 @@ from voicevault_retrievers.core.channel import Stage, check_k
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.llama_index.filters import Where
+from voicevault_retrievers.rerank import GroupBy
 from voicevault_retrievers.text.tokens import TokenCounter
 
+GroupOption: TypeAlias = GroupBy | str | Mapping[str, Any] | None
 CountTokens: TypeAlias = Annotated[TokenCounter, WithJsonSchema({})]
 """A function that counts a text's tokens; in a JSON schema it may be anything."""
 
-_CUTOFF = (
-    "`node_postprocessors`, such as [RelevancePostprocessor(least=...)] behind a calibrated CrossEncoderRerank, or "
-    "[SimilarityPostprocessor(similarity_cutoff=...)] on the score that orders"
-)
 _ELSEWHERE = {
     **dict.fromkeys(("docs", "documents", "nodes"), "`from_nodes`"),
-    **dict.fromkeys(("score_threshold", "similarity_cutoff"), _CUTOFF),
     "alpha": "`fusion`, such as Fusion(weights={'bm25': 0.5, 'dense': 0.5})",
     "depth": "`fusion`, such as Fusion(depth={'bm25': 100})",
     "doc_ids": "`where`, such as {'file_name': {'$in': [...]}}",
@@ -109,6 +106,8 @@ class CommonOptions(TypedDict, total=False):
     where: Where
     require: Where
     node_postprocessors: Sequence[BaseNodePostprocessor | Stage] | None
+    similarity_cutoff: float | None
+    group_by: GroupOption
     callback_manager: CallbackManager | None
     object_map: dict[str, Any] | None
     objects: list[IndexNode] | None

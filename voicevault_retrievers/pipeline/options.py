@@ -65,6 +65,14 @@ OPTIONS = (
         "stages.page_cap.max_chunks_per_page",
     ),
     Option("stages", "none", "What refines the result, in this order", "stages", "", "node_postprocessors"),
+    Option(
+        "score_threshold",
+        "none",
+        "The least relevance of a hit, in [0, 1]",
+        "stages.relevance_threshold.least",
+        llama_index="similarity_cutoff",
+    ),
+    Option("group_by", "none", "k results are k groups, such as documents; see `GroupBy`", "group_by", "--group-by"),
     Option("timeout", "none", "Seconds for a whole search", "timeout"),
 )
 """All options, those of groups by group and field; tests hold both frameworks, presets and documents to them."""

@@ -14,7 +14,7 @@ from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.access_control import Access, admitted, permitted
-from voicevault_retrievers.core.channel import Channel, Over, Rewritten, Stage, Then, Through, check_k
+from voicevault_retrievers.core.channel import Channel, Rewritten, Stage, Then, Through, check_k
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
@@ -25,7 +25,7 @@ from voicevault_retrievers.core.execution.plan import (
     value_of,
 )
 from voicevault_retrievers.core.failures import log_failures
-from voicevault_retrievers.core.filters import Filter, both, scope
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.queries import Turn, as_turn
 from voicevault_retrievers.core.tracing import permitting
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
@@ -35,7 +35,10 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import Fused, OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.pipeline.batch import Asked, Batched
+from voicevault_retrievers.pipeline.narrowed import Narrowed
+from voicevault_retrievers.rerank import GroupBy, Grouped
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
+from voicevault_retrievers.rerank.grouping import passages_of
 from voicevault_retrievers.structure.graph import GraphChannel
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ class Pipeline(Batched):
     SIMPLE question for which a `GraphChannel` of the pipeline finds something also gets the graph's own
     `kg_direct_answer`. With `access` "mandatory" a search without `Query.require` raises AccessError; an empty
     `require` permits nothing. A pipeline never returns a hit that `require` does not permit, whatever a custom channel
-    or stage returns.
+    or stage returns. With `group_by`, a GroupBy or its key, a search finds k groups of hits, after all stages.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Pipeline(Batched):
         notes: Iterable[Failure] = (),
         flare: Flare | None = None,
         access: Access = "optional",
+        group_by: GroupBy | Mapping[str, Any] | str | None = None,
     ) -> None:
         if access not in get_args(Access):
             raise unknown("access", access, get_args(Access))
@@ -87,6 +91,12 @@ class Pipeline(Batched):
         self.notes = tuple(notes)
         self.flare = flare
         self.access = access
+        self.group_by = GroupBy.of(group_by)
+
+    @property
+    def searched(self) -> Channel:
+        """The channel, with its hits grouped where this pipeline groups them: after all stages."""
+        return self.channel if self.group_by is None else Grouped(self.channel, self.group_by)
 
     def search(
         self,
@@ -105,7 +115,7 @@ class Pipeline(Batched):
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
-                ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = self.searched.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
                 ranking = permitted(ranking, asked.require)
                 note(ranking)
             return self._answered(self._result(asked, ranking, spans))
@@ -122,7 +132,7 @@ class Pipeline(Batched):
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
-                ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = await self.searched.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
                 ranking = permitted(ranking, asked.require)
                 note(ranking)
             return await self._aanswered(self._result(asked, ranking, spans))
@@ -167,11 +177,12 @@ class Pipeline(Batched):
     def narrowed(self, where: Filter | None = None, require: Filter | None = None) -> Channel:
         """This pipeline's search under further filters, as a channel of another pipeline.
 
-        Raises ConfigError where the pipeline has a timeout: the outer pipeline sets it.
+        Raises ConfigError where the pipeline has a timeout or groups its hits: the outer pipeline does that.
         """
-        if self.timeout is not None:
-            raise ConfigError("a pipeline that is a channel has no timeout: set it on the pipeline around it")
-        return Narrowed(self, where, require)
+        for name in ("timeout", "group_by"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"a pipeline that is a channel has no {name}: set it on the pipeline around it")
+        return Narrowed(self.channel, where, require, access=self.access, notes=self.notes)
 
     def __rshift__(self, stage: Stage) -> Pipeline:
         """A copy of this pipeline with one more stage."""
@@ -187,6 +198,12 @@ class Pipeline(Batched):
         twin.timeout = seconds_or_none("timeout", timeout)
         return twin
 
+    def grouping(self, group_by: GroupBy | None) -> Pipeline:
+        """A copy that groups its hits."""
+        twin = copy.copy(self)
+        twin.group_by = group_by
+        return twin
+
     def flaring(self, flare: Flare) -> Pipeline:
         """A copy of this pipeline with FLARE: a model that answers and searches."""
         twin = copy.copy(self)
@@ -195,7 +212,7 @@ class Pipeline(Batched):
 
     def describe(self) -> str:
         """The pipeline as text, one component per line."""
-        return f"k={self.k}, on_error={self.on_error}\n{self.channel.describe('  ')}"
+        return f"k={self.k}, on_error={self.on_error}\n{self.searched.describe('  ')}"
 
     def _answered(self, result: Result) -> Result:
         """The result with the graph's direct answer and the hits of FLARE."""
@@ -224,7 +241,7 @@ class Pipeline(Batched):
     def _plan(self, asked: Asked) -> Plan[tuple[Query, Ranking]]:
         given, k = value_of(asked)
         query = self._asked(given, ())
-        ranking = yield from self.channel.plan(query, self._k(k))
+        ranking = yield from self.searched.plan(query, self._k(k))
         return query, ranking
 
     def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
@@ -283,12 +300,13 @@ class Pipeline(Batched):
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:
         self._raise(ranking.errors)
+        found = passages_of(ranking)
         return Result(
             query=query,
             ranking=ranking.failing(*self.notes, *self._unread(query)),
             route=query.route or _routed(spans),
             channels_used=answered(spans),
-            build_context=partial(self.context.build, ranking.hits, query.history, max_tokens=query.max_context_tokens),
+            build_context=partial(self.context.build, found, query.history, max_tokens=query.max_context_tokens),
             timings=timings(spans),
             confidence=self.confidence(ranking),
             trace=tuple(spans),
@@ -323,30 +341,6 @@ class _Asking:
 def _logged(ranking: Ranking) -> Ranking:
     log_failures(_LOG, "a search", ranking.errors, notes=logging.INFO)
     return ranking
-
-
-class Narrowed(Through, Over):
-    """A pipeline as a channel, under further filters and with the pipeline's notes: for a fusion of pipelines."""
-
-    def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
-        super().__init__(pipeline.channel)
-        self.notes = pipeline.notes
-        self.admitted = pipeline.admitted
-        self.where = where
-        self.require = require
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        asked = self.asked(query)
-        ranking = yield from self.below.plan(asked, k)
-        return permitted(ranking, asked.require).failing(*self.notes)
-
-    def asked(self, query: Query) -> Query:
-        where, require = both(self.where, query.where), scope(self.require, query.require)
-        return self.admitted(replace(query, where=where, require=require))
-
-    def __repr__(self) -> str:
-        narrowed = both(self.require, self.where)
-        return f"{self.below!r} where {narrowed}" if narrowed else repr(self.below)
 
 
 def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:

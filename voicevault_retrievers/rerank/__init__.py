@@ -12,6 +12,7 @@ from voicevault_retrievers.rerank.calibration import (
     fit_calibration,
 )
 from voicevault_retrievers.rerank.cross_encoder import CrossEncoderRerank, rank_passages
+from voicevault_retrievers.rerank.grouping import GroupBy, Grouped
 from voicevault_retrievers.rerank.likeness import Cosines, Likeness, Shingles
 from voicevault_retrievers.rerank.llm import LLMRerank
 from voicevault_retrievers.rerank.max_sim import MaxSimRerank, TokenEmbedder, max_sim
@@ -41,6 +42,8 @@ __all__ = [
     "CallableScorer",
     "Cosines",
     "CrossEncoderRerank",
+    "GroupBy",
+    "Grouped",
     "LLMRerank",
     "Likeness",
     "MatchedShare",

@@ -55,6 +55,13 @@ def _lines(done: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_results_are_groups_of_documents(run: Run) -> None:
+    found = json.loads(run("pump", "--json", "--group-by", "document").stdout)
+    assert [[one["id"] for one in hit["passages"]] for hit in found["hits"]] == [["a"], ["b"]]
+    (note,) = json.loads(run("pump", "--json", "--group-by", "kind").stdout)["errors"]
+    assert "the hits have no 'kind', so each is a group of its own" in note
+
+
 def test_one_query_gives_an_object_and_several_one_a_line(run: Run) -> None:
     one = json.loads(run("pump", "--json").stdout)
     assert one == json.loads(run("--query", "pump", "--json").stdout) | {"timings_ms": one["timings_ms"]}

@@ -39,7 +39,7 @@ from voicevault_retrievers.pipeline.presets.sections import (
     text_model,
 )
 from voicevault_retrievers.pipeline.presets.stages import Awaiting, PresetContext, confidence, stage, threshold
-from voicevault_retrievers.rerank import CrossEncoderRerank, LLMRerank, PageCap
+from voicevault_retrievers.rerank import CrossEncoderRerank, GroupBy, LLMRerank, PageCap
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
@@ -49,6 +49,7 @@ VERSION = 1
 KEYS = (
     "version", "name", "k", "timeout", "on_error", "llm", "channels", "route", "expansion", "fusion", "stages",
     "context", "flare", "confidence", "access",
+    "group_by",
 )  # fmt: skip
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 AUTO = "auto"
@@ -96,6 +97,7 @@ class Preset:
     access: Access = "optional"
     parents: Parents | None = None
     graph: GraphStore | None = None
+    group_by: GroupBy | None = None
 
     @classmethod
     def plain(cls, channels: Iterable[str]) -> Preset:
@@ -151,6 +153,7 @@ class Preset:
             flare=_flare(data.get("flare")),
             confidence=confidence(data.get("confidence"), stages),
             access=choice("access", data.get("access", "optional"), _ACCESS),
+            group_by=GroupBy.of(data.get("group_by")),
         )
 
     def given(self, *, llm: object = None, parents: Parents | None = None, graph: GraphStore | None = None) -> Preset:
@@ -240,6 +243,7 @@ class Preset:
             flare=self._flare(llm),
             confidence=self.confidence,
             access=self.access,
+            group_by=self.group_by,
         )
 
     @property

@@ -23,7 +23,7 @@ from voicevault_retrievers.pipeline.presets.sections import KINDS, MODEL_OPTIONS
 from voicevault_retrievers.pipeline.presets.stages import STAGE_CLASSES, STAGE_OPTIONS, Awaiting
 from voicevault_retrievers.query import ModelRouter, RuleRouter, Together
 from voicevault_retrievers.query.routing import RULES
-from voicevault_retrievers.rerank import CalibratedRelevance, CrossEncoderRerank, LLMRerank
+from voicevault_retrievers.rerank import CalibratedRelevance, CrossEncoderRerank, GroupBy, LLMRerank
 from voicevault_retrievers.rerank.calibration import Threshold, any_hit
 from voicevault_retrievers.rerank.likeness import Comparing, Shingles
 from voicevault_retrievers.rerank.scorers import backend_of
@@ -32,10 +32,13 @@ from voicevault_retrievers.text import Analyzer
 _BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "plain_words", "timeout")
 
 
-def preset_of_parts(preset: Preset, channels: Mapping[str, Channel], stages: Iterable[Stage], k: int) -> Preset:
-    """A preset with the current options of its channels, with further stages, and with another k."""
+def preset_of_parts(
+    preset: Preset, channels: Mapping[str, Channel], stages: Iterable[Stage], k: int, group_by: GroupBy | None
+) -> Preset:
+    """A preset with the current options of its channels, with further stages, and with another k and grouping."""
     options = {name: {**preset.channels[name], **_options_of(channels.get(name))} for name in preset.channels}
-    return replace(preset.with_stages([*preset.stages, *stages]), channels=options, k=k)
+    staged = preset.with_stages([*preset.stages, *stages])
+    return replace(staged, channels=options, k=k, group_by=group_by or preset.group_by)
 
 
 def _options_of(channel: Channel | None) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def preset_to_data(preset: Preset) -> dict[str, Any]:
         "flare": _flare(preset.flare),
         "access": preset.access,
         "confidence": _confidence(preset),
+        "group_by": None if preset.group_by is None else asdict(preset.group_by),
         "context": _differing(preset.context, [one.name for one in fields(ContextBuilder)]),
     }
     _refuse_passwords(data)

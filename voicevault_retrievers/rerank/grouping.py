@@ -1,0 +1,156 @@
+"""Grouping of hits by document, with the best passages of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from voicevault_retrievers._support.checks import key_or_none, whole
+from voicevault_retrievers._support.foreign_options import checks_options
+from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
+from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.pages import file_key_of, file_of, value_at
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
+from voicevault_retrievers.errors import ConfigError
+
+DOCUMENT = "document"
+LEAST = 50
+"""The least number of hits of which groups are made."""
+_STAGE = "group_by"
+_SEPARATOR = "\n\n"
+
+Groups: TypeAlias = dict[tuple[Any, ...], list[Hit]]
+"""The hits of each group, best first, by the group's key."""
+
+
+@checks_options
+@dataclass(frozen=True)
+class GroupBy:
+    """Groups hits, so that a search for k hits finds k groups, in the order of their best hits.
+
+    `key` is the metadata key, or a dotted path, whose value is a group's; "document" is the file, under the keys of
+    common loaders (see `core.pages`). The groups of each knowledge base are apart. A chunk without a value is a group
+    of its own. A group is its best hit, with the best `passages` of the group in `Hit.passages`, itself first; a model
+    reads them all, best first. Raises ConfigError for what is none of these.
+    """
+
+    key: str = DOCUMENT
+    passages: int = 3
+
+    def __post_init__(self) -> None:
+        if key_or_none("the key of group_by", self.key) is None:
+            raise ConfigError('the key of group_by is a metadata key, or "document" for the file')
+        whole("passages", self.passages)
+
+    @classmethod
+    def of(cls, given: object) -> GroupBy | None:
+        """What an option was given: a GroupBy, its key, or its fields by name; None and False are none."""
+        if given is None or given is False or isinstance(given, cls):
+            return given or None
+        return cls(**given) if isinstance(given, Mapping) else cls(given)  # type: ignore[arg-type]  # it checks its key
+
+    def add(self, groups: Groups, hits: Iterable[Hit]) -> None:
+        """Put hits, best first, into their groups; each hit once."""
+        for hit in hits:
+            group = groups.setdefault(self._group(hit), [])
+            if all(hit.id != other.id for other in group):
+                group.append(hit)
+
+    def others(self, groups: Groups) -> Filter | None:
+        """The filter that hits of other groups pass; None where no filter can say it."""
+        best = [hits[0].chunk for hits in groups.values()]
+        if len({chunk.kb for chunk in best}) > 1 or any(
+            chunk.kb and chunk.id.startswith(f"{chunk.kb}:") for chunk in best
+        ):
+            return None  # of several bases: no filter tells them apart, and their documents may have the same name
+        found: defaultdict[str, list[Any]] = defaultdict(list)
+        for chunk in best:
+            metadata = chunk.metadata
+            key = file_key_of(metadata) if self.key == DOCUMENT else self.key
+            value = None if key is None else metadata.get(key)
+            if isinstance(value, str | int | float) and key is not None:
+                found[key].append(value)
+        return {"$not": {"$or": [{key: {"$in": values}} for key, values in found.items()]}} if found else None
+
+    def grouped(self, hits: Sequence[Hit]) -> Hit:
+        """A group as its best hit; `hits` are the group's, best first."""
+        passages = tuple(hits[: self.passages])
+        if len(passages) == 1:
+            return replace(passages[0], passages=passages)
+        texts = dict.fromkeys(text for passage in passages if (text := passage.text))
+        return replace(passages[0], context=_SEPARATOR.join(texts), passages=passages)
+
+    def _group(self, hit: Hit) -> tuple[Any, ...]:
+        metadata = hit.chunk.metadata
+        value = file_of(metadata) if self.key == DOCUMENT else value_at(metadata, self.key)
+        if value is None:
+            return (hit.chunk.kb, None, hit.id)
+        return (hit.chunk.kb, type(value).__name__, value if isinstance(value, str | int | float) else repr(value))
+
+
+def passages_of(hits: Iterable[Hit]) -> list[Hit]:
+    """The passages of groups one by one, and hits that are no groups."""
+    return [passage for hit in hits for passage in hit.passages or (hit,)]
+
+
+class Grouped(Over):
+    """A channel whose hits are groups.
+
+    Where the first hits are of fewer than k groups, the channel is searched again, for other groups. Where that fails,
+    even in part, the groups found before stand, with the failure added.
+    """
+
+    def __init__(self, below: Channel, by: GroupBy) -> None:
+        super().__init__(below)
+        self.by = by
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        if k == 0:
+            return Ranking()
+        ask, asked, again, groups = max(LEAST, 2 * k * self.by.passages), query, False, Groups()
+        first = ranking = yield from self._permitted(asked, ask)
+        self.by.add(groups, ranking)
+        while len(groups) < k and len(ranking) >= ask and ask < MAX_DEPTH:
+            others, before, again = self.by.others(groups), len(groups), True
+            if others is None:
+                ask = min(2 * ask, MAX_DEPTH)
+            else:
+                asked = replace(query, where=both(query.where, others))
+            try:
+                ranking = yield from self._permitted(asked, ask)
+            except Exception as error:  # noqa: BLE001 - the groups found before are returned whatever was raised
+                first = first.failing(Failure.of(_STAGE, error, "the groups that were found before are kept"))
+                break
+            self.by.add(groups, ranking)
+            first = first.failing(*ranking.errors)
+            if others is not None and len(groups) == before:
+                break
+        call = Call(_STAGE, partial(self._ranking, first, groups, k, again), inline=True, kind="stage")
+        (outcome,) = yield (call,)
+        made: Ranking = value_of(outcome)
+        return made
+
+    def _permitted(self, query: Query, ask: int) -> Plan[Ranking]:
+        ranking = yield from self.below.plan(query, ask)
+        return permitted(ranking, query.require)
+
+    def _ranking(self, first: Ranking, groups: Groups, k: int, again: bool) -> Ranking:
+        """The k best groups; scores of several searches (`again`) may rise."""
+        hits = tuple(self.by.grouped(hits) for hits in list(groups.values())[:k])
+        found = Ranking(hits, first.errors, first.arranged or again)
+        if not groups or any(key[1] is not None for key in groups):
+            return found
+        key = "file under a key of a known loader" if self.by.key == DOCUMENT else f"{self.by.key!r}"
+        said = f"the hits have no {key}, so each is a group of its own; group_by= names another metadata key"
+        return found.failing(Failure(_STAGE, "NoGroups", said, degrades=False))
+
+    def describe(self, indent: str = "") -> str:
+        return f"{self.below.describe(indent)}\n{indent}>> {self.by!r}"
+
+    def __repr__(self) -> str:
+        return f"{self.below!r} >> {self.by!r}"

@@ -67,7 +67,8 @@ def awaited(call: Callable[..., Any]) -> Callable[..., Any]:
     return lambda **options: asyncio.run(call(**options))
 
 
-IN_LANGCHAIN = named("`k`", "`where`", texts="`from_documents`", cut="search_type='similarity_score_threshold'")
+IN_LANGCHAIN = named("`k`", "`where`", texts="`from_documents`", cut="`score_threshold`")
+OWN = ("k", "where", "score_threshold")
 EMBEDS = IN_LANGCHAIN | dict.fromkeys(EMBED, "`embeddings`")
 CALLED = named("`k`", "`where`", weights=WEIGHTS)
 STORE = named(embed="`embedding`", k="`k` of a search", where="`filter` of a vector store")
@@ -83,16 +84,16 @@ def in_langchain(folder: Path) -> Iterator[tuple[str, Call]]:
     store = lc.HybridStore.from_documents(docs, Hashed())
     kb = KnowledgeBase.create(folder / "base")
     staged = Child(found=docs, seen=[]) >> lc.PageDiversityFilter()
-    yield "BM25Retriever", Call(lc.BM25Retriever, IN_LANGCHAIN, ("k", "where"))
-    own = ("k", "where", "documents")
+    yield "BM25Retriever", Call(lc.BM25Retriever, IN_LANGCHAIN, OWN)
+    own = (*OWN, "documents")
     for kind in (lc.BM25Retriever, lc.BM25Index):
         made = kind.from_documents
         yield f"{kind.__name__}.from_documents", Call(lambda made=made, **o: made(docs, **o), IN_LANGCHAIN, own)
     yield "from_texts", Call(lambda **o: lc.BM25Retriever.from_texts(["a"], **o), IN_LANGCHAIN, own)
     ids = [str(one.id) for one in docs]
     copied = lambda **o: lc.BM25Retriever.from_vector_store(store, ids=ids, **o)  # noqa: E731 - as its neighbours
-    yield "from_vector_store", Call(copied, IN_LANGCHAIN, ("k", "where"))
-    own = ("k", "where", "embeddings")
+    yield "from_vector_store", Call(copied, IN_LANGCHAIN, OWN)
+    own = (*OWN, "embeddings")
     yield "VectorRetriever", Call(lambda **o: lc.VectorRetriever(index=vector.index, **o), EMBEDS, own)
     yield "HybridRetriever", Call(lambda **o: lc.HybridRetriever(channels={"bm25": BM}, **o), EMBEDS, own)
     own = (*own, "documents")
@@ -103,12 +104,12 @@ def in_langchain(folder: Path) -> Iterator[tuple[str, Call]]:
         made = kind.afrom_documents  # type: ignore[assignment]
         call = Call(awaited(lambda made=made, **o: made(docs, Hashed(), **o)), EMBEDS, own)
         yield f"{kind.__name__}.afrom_documents", call
-    yield "HybridIndex", Call(lambda **o: lc.HybridIndex(kb=kb, **o), IN_LANGCHAIN, ("k", "where"))
+    yield "HybridIndex", Call(lambda **o: lc.HybridIndex(kb=kb, **o), IN_LANGCHAIN, OWN)
     yield (
         "HybridIndex.open",
-        Call(lambda **o: lc.HybridIndex.open(kb.path, **o), IN_LANGCHAIN, ("k", "where", "embeddings")),
+        Call(lambda **o: lc.HybridIndex.open(kb.path, **o), IN_LANGCHAIN, (*OWN, "embeddings")),
     )
-    yield "StagedRetriever", Call(lambda **o: lc.StagedRetriever(retriever=bm25, **o), IN_LANGCHAIN, ("k", "where"))
+    yield "StagedRetriever", Call(lambda **o: lc.StagedRetriever(retriever=bm25, **o), IN_LANGCHAIN, OWN)
     for name, one in {"bm25": bm25, "hybrid": hybrid, "vector": vector, "staged": staged}.items():
         for method in ("invoke", "batch", "search"):
             asked: Any = ["pump"] if method == "batch" else "pump"
@@ -166,11 +167,11 @@ IN_LLAMA_INDEX = named(
     "`k`",
     "`where`",
     texts="`from_nodes`",
-    cut="SimilarityPostprocessor(similarity_cutoff=...)",
+    cut="`similarity_cutoff`",
     llm="QueryExpander(llm)",
 )
 MODELLED = IN_LLAMA_INDEX | dict.fromkeys(EMBED, "`embed_model`")
-COUNTED = ("k", "similarity_top_k", "where")
+COUNTED = ("k", "similarity_top_k", "where", "similarity_cutoff")
 
 
 def in_llama_index(folder: Path) -> Iterator[tuple[str, Call]]:

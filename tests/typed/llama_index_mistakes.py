@@ -35,7 +35,7 @@ async def retrievers(retriever: HybridRetriever, nodes: list[BaseNode], channel:
     BM25Retriever.from_nodes("a text")  # arg-type
     BM25Retriever.from_defaults(nodes, skip_stemming=True)  # call-arg
     BM25Retriever.from_nodes(nodes).add("a text")  # arg-type
-    VectorRetriever.from_nodes(nodes, similarity_cutoff=0.5)  # call-arg
+    VectorRetriever.from_nodes(nodes, score_threshold=0.5)  # call-arg
     retriever.search("pump", weigths={"bm25": 1.0})  # call-arg
     len(retriever.search("pump").nodes)  # attr-defined
     texts: list[str] = await retriever.aretrieve("pump")  # assignment

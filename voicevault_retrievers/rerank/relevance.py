@@ -53,8 +53,8 @@ class RelevanceThreshold(Stage):
 
     def __init__(self, least: float) -> None:
         super().__init__()
-        if number("least", least) > 1:
-            raise ConfigError(f"least is a relevance from 0 to 1, not {least!r}")
+        if number("the least relevance", least) > 1:
+            raise ConfigError(f"the least relevance is a number from 0 to 1, not {least!r}")
         self.least = least
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:

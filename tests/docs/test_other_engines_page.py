@@ -97,34 +97,6 @@ def test_pinecone_in_langchain() -> None:
     checked(made(Index(), documents(), embeddings()), "pinecone")
 
 
-def test_meilisearch_in_langchain() -> None:
-    made = recipe("meilisearch_langchain")
-    pytest.importorskip("meilisearch")
-    import meilisearch
-
-    class Index:
-        def update_embedders(self, embedders: Any) -> None:
-            """Nothing to set up."""
-
-        def search(self, query: str, options: Any) -> dict[str, Any]:
-            hits = [{"id": d.id, "metadata": {**d.metadata, "text": d.page_content}} for d in documents()]
-            return {
-                "hits": [
-                    {**hit, "text": hit["metadata"]["text"], "_semanticScore": 0.9, "_rankingScore": 0.9}
-                    for hit in hits
-                ]
-            }
-
-    class Client(meilisearch.Client):
-        def version(self) -> dict[str, str]:
-            return {"pkgVersion": "1.0.0"}
-
-        def index(self, uid: str) -> Any:
-            return Index()
-
-    checked(made(Client("http://localhost:7700"), documents(), embeddings()), "meilisearch")
-
-
 def test_weaviate_in_langchain() -> None:
     made = recipe("weaviate_langchain")
     from unittest.mock import MagicMock

@@ -129,6 +129,20 @@ class Awaited(AsyncSays):
         raise AssertionError("it is to be awaited")
 
 
+def edits_between(a: str, b: str) -> int:
+    """The number of insertions, deletions, replacements and swaps of neighbours, no letter edited twice."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, above, row = row, before, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and y == a[i - 2]:
+                cost = min(cost, above[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
+
+
 def texts_of(query: Query) -> list[str]:
     """The text of a query and those of its variants."""
     return [query.text, *(variant.text for variant in query.variants)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +12,13 @@ import numpy as np
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_terms
 from voicevault_retrievers.query.corpus import Corpus, Learned, piece_counts, word_counts
-from voicevault_retrievers.query.nearest_words import Nearest
 from voicevault_retrievers.query.phrases import reworded
 from voicevault_retrievers.query.related_words import american
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.analyzed_texts import tags_of
-from voicevault_retrievers.text.pieces import encoded
-from voicevault_retrievers.text.terms import words
-
-SHORTEST, LONGEST = 5, 40
-"""The least and the greatest number of letters of a word that is corrected."""
-TWO_EDITS_FROM = 8
-"""The number of letters from which a word may be two edits away instead of one."""
+from voicevault_retrievers.text.spelling import LONGEST, SHORTEST, Nearest, edits_allowed, plain_matches
 
 _BATCH = 1024
-_STANDING_ALONE = re.compile(r"(?<![^\s(\[{\"'“‘«„])[^\W\d_]+(?=[.,;:!?)\]}\"'”’»]*(?:\s|$))")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +37,8 @@ class SpellingExpansion(Learned[CorpusWords]):
     """Adds a wording with the corpus' spellings: of words that it lacks, and of British or American words.
 
     A word whose stem is unknown to the corpus, too, is replaced by the nearest known word: at most one edit away, or
-    two from `TWO_EDITS_FROM` letters on; ties by frequency. Words of less than `SHORTEST` letters, identifiers, numbers
-    and words in capitals are left unchanged. `analyzer` decides which words have the same stem.
+    two for longer words; ties by frequency. Short words, identifiers, numbers and words in capitals are left unchanged
+    (see `text.spelling`). `analyzer` decides which words have the same stem.
     """
 
     name = "spelling"
@@ -73,23 +64,21 @@ class SpellingExpansion(Learned[CorpusWords]):
 
     def variants(self, query: Query, known: CorpusWords) -> Iterable[Variant]:
         found = [
-            (slice(*match.span()), other)
-            for match in _STANDING_ALONE.finditer(query.text)
-            if (other := self._other(match[0], known)) is not None
+            (place, other)
+            for place, written in plain_matches(query.text)
+            if (other := self._other(written.casefold(), known)) is not None
         ]
         if found:
             yield reworded(query, found)
 
-    def _other(self, written: str, known: CorpusWords) -> str | None:
+    def _other(self, word: str, known: CorpusWords) -> str | None:
         """The replacement for a word; None where the word stays."""
-        word = written.casefold()
-        plain = SHORTEST <= len(word) <= LONGEST and written[1:] == written[1:].lower()
-        if not plain or words(encoded(written)) != [word]:
+        if not (edits := edits_allowed(word)):
             return None
         sibling = next((other for other in known.siblings.get(american(word), ()) if other != word), None)
         if sibling is not None or self._has(word, known):
             return sibling
-        return known.nearest.of(word, 2 if len(word) >= TWO_EDITS_FROM else 1)
+        return known.nearest.of(word, edits)
 
     def _has(self, word: str, known: CorpusWords) -> bool:
         if word in known.counts:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import FailingChannel, ListChannel, texts_of
+from tests.helpers import FailingChannel, ListChannel, edits_between, texts_of
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
@@ -26,10 +26,10 @@ from voicevault_retrievers.query import (
 from voicevault_retrievers.query.acronyms import Form, long_form, pairs
 from voicevault_retrievers.query.compounds import LINKS, split
 from voicevault_retrievers.query.corpus import Learned
-from voicevault_retrievers.query.nearest_words import Nearest, distance
 from voicevault_retrievers.query.phrases import Phrases
 from voicevault_retrievers.query.related_words import american
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.text.spelling import Nearest
 
 TEXTS = [
     "The World Health Organization (WHO) met. Who came?",
@@ -173,7 +173,7 @@ def test_the_nearest_word_takes_the_fewest_edits_and_then_is_the_most_frequent()
     st.text("abc", min_size=1, max_size=7), st.dictionaries(st.text("abc", min_size=1, max_size=7), st.integers(1, 3))
 )
 def test_the_filter_loses_no_word(word: str, counts: dict[str, int]) -> None:
-    ranked = [(distance(word, other), -count, other) for other, count in counts.items() if other[0] == word[0]]
+    ranked = [(edits_between(word, other), -count, other) for other, count in counts.items() if other[0] == word[0]]
     least, _, best = min(ranked, default=(9, 0, ""))
     assert Nearest(counts).of(word, 2) == (best if least <= 2 else None)
 

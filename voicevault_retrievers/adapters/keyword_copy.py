@@ -10,10 +10,11 @@ from typing import Any
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import both, compile_filter
 from voicevault_retrievers.core.leaf import Match
-from voicevault_retrievers.core.types import Chunk, Query, Variant
+from voicevault_retrievers.core.types import Chunk, Failure, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.lexical.bm25 import Matches
 from voicevault_retrievers.store.saved_index import live_chunks
 
 _LOG = logging.getLogger(__name__)
@@ -96,7 +97,10 @@ class KeywordCopy(BM25):
             checked.update(stale)
             depth *= 2
         passes = compile_filter(both(query.require, query.where))
-        return [[match for match in _current(matches, now) if passes(match.chunk.metadata)][:k] for matches in found]
+        return [
+            _Current([match for match in _current(matches, now) if passes(match.chunk.metadata)][:k], matches)
+            for matches in found
+        ]
 
     def search_many(self, queries: Iterable[str], k: int) -> list[list[tuple[str, float]]]:
         return [[(hit.id, hit.score or 0.0) for hit in self.search(query, k)] for query in queries]
@@ -153,6 +157,18 @@ class KeywordCopy(BM25):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, source={self.source.name})"
+
+
+class _Current(list[Match]):
+    """The current matches among some matches, with their notes."""
+
+    def __init__(self, current: Iterable[Match], found: Sequence[Match]) -> None:
+        super().__init__(current)
+        self._found = found
+
+    def notes(self, stage: str) -> list[Failure]:
+        """As of `Matches`."""
+        return self._found.notes(stage, self) if isinstance(self._found, Matches) else []
 
 
 def copies_in(channel: Channel) -> Iterator[KeywordCopy]:

@@ -4,63 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any
 
 from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.filters import both
 from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of_wordings
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.rows import Rows
-from voicevault_retrievers.core.types import Chunk, Query, Variant, as_query
+from voicevault_retrievers.core.types import Chunk, Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.lexical.analysis import (
-    AnyAnalyzer,
-    PlainWords,
-    Tokenizer,
-    analyse,
-    query_terms,
-    weighed_terms,
-    words_in,
-)
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, PlainWords, Tokenizer, analyse, query_terms
+from voicevault_retrievers.lexical.expansion_notes import Noted, expansion_notes
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
-from voicevault_retrievers.lexical.operators import Demands, Operators
+from voicevault_retrievers.lexical.reading import Fuzzy, QueryReading, Reader, fuzzy_of
 from voicevault_retrievers.lexical.search_result import Scored
-from voicevault_retrievers.lexical.weighted_query import WeightedQuery
-from voicevault_retrievers.text import Analyzed, Analyzer, QueryTerm, untagged
+from voicevault_retrievers.text import Analyzed, Analyzer, untagged
 
 GROWTH = 4
 """The factor by which the search depth grows while too few chunks satisfy a query's operators."""
 
 
-@dataclass(frozen=True)
-class QueryReading:
-    """A wording analysed for an index: its words, its terms in the index, and the demands of its operators.
-
-    `words_in` tells which of the words have a term in a text.
-    """
-
-    index: LexicalIndex
-    words: Sequence[QueryTerm]
-    asked: WeightedQuery
-    demands: Demands | None
-    words_in: Callable[[str], tuple[str, ...]]
-
-    def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
-        """The scores of those given chunks that a search could find; 0 where no term matches."""
-        left = self.demands.passing(self.index.segments, ids) if self.demands else ids
-        return self.index.scored(self.asked, left, passing)
-
-
 class Matches(Listing[Match]):
     """The matches of a wording, with the reading of the wording."""
 
-    def __init__(self, reading: QueryReading, found: Listing[Scored]) -> None:
+    def __init__(self, reading: QueryReading, found: Listing[Scored], analyzer: AnyAnalyzer) -> None:
         super().__init__(found.ids, found.scores, self._match)
         self.reading = reading
         self.found = found
+        self.analyzer = analyzer
+
+    def notes(self, stage: str, current: Sequence[Match] | None = None) -> list[Failure]:
+        """The notes on words that stand for other terms of the index; `current` replaces the matches that are read."""
+        if not self.reading.expansions:
+            return []
+        return expansion_notes(stage, self.reading, self.analyzer, self if current is None else current)
 
     @cached_property
     def _words(self) -> Mapping[str, str]:
@@ -121,8 +101,14 @@ class BM25(LeafChannel):
 
     With `plain_words`, the first search of an index of stems logs a warning.
 
-    With `operators`, a query may contain `"an exact phrase"`, `+must` and `-not`: see `lexical.operators`. Operators
-    narrow the result, like `where`, and not the statistics. Those of the query's own text also apply to its variants.
+    With `operators`, a query may contain `"an exact phrase"`, `+must`, `-not`, `prefix*` and `misspeled~`: see
+    `lexical.operators`. The first three narrow the result, like `where`, and not the statistics; those of the query's
+    own text also apply to its variants.
+
+    With `fuzzy`, a word that no counted chunk has stands for the terms of the index that are nearest to its term, at
+    most `NEAREST`, with the same first letter: at most 1 or 2 edits away, or with "auto" (True) none for terms of up to
+    4 letters, 1 for up to 7, and 2 for longer ones. Words with digits, in capitals, within quotes and after `+` stay as
+    they are. The terms score as one, `explain` shows each, and a note of the ranking names the words.
     """
 
     local = computes = True
@@ -136,6 +122,7 @@ class BM25(LeafChannel):
         statistics: str = "collection",
         exclude_nonpositive: bool = False,
         operators: bool = False,
+        fuzzy: bool | Fuzzy = False,
         plain_words: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
@@ -150,6 +137,7 @@ class BM25(LeafChannel):
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.operators = flag("operators", operators)
+        self.fuzzy = fuzzy_of(fuzzy)
         self._plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
     @property
@@ -237,16 +225,25 @@ class BM25(LeafChannel):
         """For each query the ids and scores of its best k chunks; on several cores, without votes."""
         if isinstance(queries, str):
             raise ConfigError(f"queries is a list of strings; a single one goes in a list: [{queries!r}]")
-        index = self.index
-        if self.operators:  # each query's operators narrow its own search
-            found: Iterable[Sequence[Scored]] = [
-                self._find(index, Query(text), Variant(text), k).found for text in queries
-            ]
-        else:
-            tags = index.tags()
-            asked = [[term.forms for term in query_terms(self.analyzer, text, tags)] for text in queries]
-            found = index.search_many(asked, k, self.formula)
+        index, texts = self.index, list(queries)
+        # Each query's operators narrow its own search, and its misspelled words have terms of their own.
+        alone = [True] * len(texts) if self.operators else self._reader.corrects(index, texts)
+        tags = index.tags()
+        asked = [
+            [term.forms for term in query_terms(self.analyzer, text, tags)]
+            for text, apart in zip(texts, alone, strict=True)
+            if not apart
+        ]
+        together = iter(index.search_many(asked, k, self.formula))
+        found = (
+            self._find(index, Query(text), Variant(text), k).found if apart else next(together)
+            for text, apart in zip(texts, alone, strict=True)
+        )
         return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        told = (one for matches in found if isinstance(matches, Noted) for one in matches.notes(self.name))
+        return tuple(dict.fromkeys(told))
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> KeywordScan:
         return KeywordScan(self, query, found)
@@ -257,16 +254,16 @@ class BM25(LeafChannel):
         reading = self.reading(index, query, query.original)
         if reading.demands and not reading.demands.passing(index.segments, [chunk_id]):
             return []
-        parts = index.explained(reading.asked, chunk_id, both(query.require, query.where))
+        parts = reading.index.explained(reading.asked, chunk_id, both(query.require, query.where))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _find(self, index: LexicalIndex, query: Query, wording: Variant, k: int) -> Matches:
         """The matches of a wording. Searches deeper while too few hits satisfy its operators."""
         reading = self.reading(index, query, wording)
         passing, demands = both(query.require, query.where), reading.demands
-        search = partial(index.best, reading.asked, passing=passing, positive=self.exclude_nonpositive)
+        search = partial(reading.index.best, reading.asked, passing=passing, positive=self.exclude_nonpositive)
         if demands is None:
-            return Matches(reading, search(k))
+            return Matches(reading, search(k), self.analyzer)
         kept: list[int] = []
         seen, depth = 0, k
         while True:
@@ -274,7 +271,7 @@ class BM25(LeafChannel):
             met = demands.met([hit.chunk for hit in hits[seen:]])
             kept += [at for at, is_met in enumerate(met, seen) if is_met]
             if len(kept) >= k or len(hits) < depth:
-                return Matches(reading, hits.at(kept[:k]))
+                return Matches(reading, hits.at(kept[:k]), self.analyzer)
             seen, depth = depth, GROWTH * depth
 
     def reading(self, index: LexicalIndex, query: Query, wording: Variant) -> QueryReading:
@@ -282,17 +279,11 @@ class BM25(LeafChannel):
         if self._plain is not None and len(index):
             self._plain.check(self.analyzer)
         counting = counting_of(query.where, query.require, self.statistics == "filtered")
-        tags = index.tags(counting)
-        demands = None
-        if self.operators:
-            own, parsed = Operators.parse(query.text), Operators.parse(wording.text)
-            demanding = parsed if wording.text == query.text else parsed.under(own)
-            demands = demanding.demands(self.analyzer, tags)
-            bare = {Operators.parse(text).text: count for text, count in (wording.terms or {}).items()} or None
-            wording = replace(wording, text=parsed.text, terms=bare)
-        words, terms = weighed_terms(self.analyzer, wording, tags)
-        finding = cache(partial(words_in, self.analyzer, asked=words, tags=tags))  # many chunks have one header
-        return QueryReading(index, words, index._ask(terms, self.formula, counting), demands, finding)
+        return self._reader.read(index, query, wording, counting)
+
+    @property
+    def _reader(self) -> Reader:
+        return Reader(self.analyzer, self.formula, self.operators, self.fuzzy)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

@@ -289,7 +289,7 @@ class LexicalIndex:
 
     def _ask(self, terms: Terms, formula: Formula, counting: Filter | None) -> WeightedQuery:
         """Look up the terms, and weight them by the statistics of the counted chunks (None for all)."""
-        population = self._population(counting) if counting else self._everything
+        population = self.population(counting)
         return ask(terms, formula, self.segments, population, lambda: self._histogram(population))
 
     @cached_property
@@ -297,7 +297,10 @@ class LexicalIndex:
         total = sum(segment.rows.count for segment in self.segments)
         return Population(total, sum(segment.length for segment in self.segments), (None,) * len(self.segments))
 
-    def _population(self, counting: Filter) -> Population:
+    def population(self, counting: Filter | None) -> Population:
+        """The chunks that pass `counting`; all live chunks where it is None or empty."""
+        if not counting:
+            return self._everything
         chosen = tuple(segment.rows.selection(counting) for segment in self.segments)
         total = sum(len(s.rows) if some is None else some.count for s, some in zip(self.segments, chosen, strict=True))
         length = sum(

@@ -140,6 +140,12 @@ class Memtable:
     def vocabulary(self) -> list[bytes]:
         return [term.encode(*UTF8) for term in self._terms]
 
+    def beginning(self, prefix: str) -> Numbers:
+        return np.array([at for at, term in enumerate(self._terms) if term.startswith(prefix)], dtype=np.int64)
+
+    def spelled(self, numbers: Numbers) -> list[str]:
+        return [self._terms[number] for number in numbers.tolist()]
+
     @cached_property
     def _terms(self) -> list[str]:
         return list(self._shared.numbers)

@@ -1,4 +1,4 @@
-"""Operators in a query: `"an exact phrase"`, `+must` and `-not`.
+"""Operators in a query: `"an exact phrase"`, `+must`, `-not`, `prefix*` and `misspeled~`.
 
 - An operator stands at the start of a word; elsewhere its sign is part of the word: `HS-4410-B`, `a+b`, `C++`.
 - A chunk must contain `"…"` word after word. Typographic quotes work as well; a quote that is not closed is text.
@@ -9,6 +9,9 @@
 - An identifier matches in any spelling, but not as two words: `ERR_2043` matches `err-2043`, and not `err 2043`.
 - A single Chinese character may occur anywhere in the text: only pairs of characters have an order.
 - Required words score like other words, excluded words do not. A query with `-not` alone finds nothing.
+- `instal*` stands for every word that begins with it, `misspeled~` for the words of the index that are as near as their
+  length allows (see `text.spelling`), `~1` and `~2` for those with at most so many edits. Either may follow `+` or `-`.
+  They apply to a single word of at least two letters or digits; elsewhere, and within quotes, `*` and `~` are text.
 
 The terms are looked up in the postings. The postings hold no positions, so the order of words is checked in the texts
 of the best chunks that contain all of them. A phrase of frequent words that are rarely adjacent is therefore slow.
@@ -23,7 +26,7 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from operator import and_, or_
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,45 +36,97 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, query_t
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.languages import TAGS, candidates
+from voicevault_retrievers.text.prefixes import SHORTEST, whole_word
+from voicevault_retrievers.text.spelling import edits_allowed
+
+UNHEARD = "\0"
+"""A term that no index has."""
 
 _QUOTES = '"“”„«»'
 _PHRASE = rf"(?P<sign>[+-]?)[{_QUOTES}](?=\s*[^\s{_QUOTES}])(?P<phrase>[^{_QUOTES}]*)[{_QUOTES}]"
-_OPERATOR = re.compile(rf"(?<!\S)(?:{_PHRASE}|(?P<mark>[+-])(?=[^\s+\-{_QUOTES}])(?P<word>\S+))")
+_PATTERN = rf"(?P<before>[+-]?)(?P<stem>[^\W_][^\s*~{_QUOTES}]*)(?P<after>\*|~[12]?)(?=[.,;:!?)\]}}]*(?!\S))"
+_OPERATOR = re.compile(rf"(?<!\S)(?:{_PHRASE}|{_PATTERN}|(?P<mark>[+-])(?=[^\s+\-{_QUOTES}])(?P<word>\S+))")
+
+
+@dataclass(frozen=True)
+class TermPattern:
+    """A word that stands for several terms of an index: with the operator `*`, `~`, `~1` or `~2`."""
+
+    word: str
+    operator: str
+
+    @property
+    def is_prefix(self) -> bool:
+        return self.operator == "*"
+
+    def edits(self, word: str) -> int:
+        """The number of edits that a term of this length may be away: at least 1."""
+        return int(self.operator[1:]) if self.operator[1:] else max(1, edits_allowed(word))
+
+    def __str__(self) -> str:
+        return self.word + self.operator
+
+
+Operand: TypeAlias = str | TermPattern
+Standing: TypeAlias = Callable[[TermPattern], Iterable[str]]
+"""A function that returns the terms of an index that a pattern stands for."""
 
 
 @dataclass(frozen=True)
 class Operators:
-    """A parsed query: the `text` that scores, and the words and phrases that chunks must or must not contain."""
+    """A parsed query: the `text` and the `patterns` that score, and what chunks must or must not contain."""
 
     text: str
-    must: tuple[str, ...] = ()
+    must: tuple[Operand, ...] = ()
     phrases: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    never: tuple[Operand, ...] = ()
+    patterns: tuple[TermPattern, ...] = ()
 
     @classmethod
-    def parse(cls, query: str) -> Operators:
-        """Parse the operators of a query. Any text is valid."""
-        kinds: dict[str, list[str]] = {"must": [], "phrases": [], "never": []}
+    def parse(cls, query: str, analyzer: AnyAnalyzer | None = None) -> Operators:
+        """Parse the operators of a query. Any text is valid.
+
+        A pattern whose word the analyzer splits is a plain word.
+        """
+        must, phrases, never, patterns = list[Operand](), list[str](), list[Operand](), list[TermPattern]()
 
         def plain(found: re.Match[str]) -> str:
-            operand = found["phrase"] or found["word"]
-            if "-" in (found["sign"], found["mark"]):
-                kinds["never"].append(operand)
+            word = found["stem"] or found["word"] or ""
+            pattern = TermPattern(word, found["after"]) if found["stem"] else None
+            if pattern and not _is_one_word(word, analyzer):
+                pattern = None
+            operand = found["phrase"] or pattern or word
+            sign = found["sign"] or found["mark"] or found["before"]
+            if sign == "-":
+                never.append(operand)
                 return ""
-            kinds["phrases" if found["phrase"] else "must"].append(operand)
+            if found["phrase"]:
+                phrases.append(found["phrase"])
+            elif sign == "+":
+                must.append(operand)
+            if pattern:
+                patterns.append(pattern)
+                return ""
             return f"{operand} "
 
         text = _OPERATOR.sub(plain, query)
-        return cls(text, **{kind: tuple(operands) for kind, operands in kinds.items()})
+        return cls(text, tuple(must), tuple(phrases), tuple(never), tuple(patterns))
 
     def under(self, other: Operators) -> Operators:
         """These operators with the demands of another query added."""
-        return Operators(self.text, other.must + self.must, other.phrases + self.phrases, other.never + self.never)
+        must, never = other.must + self.must, other.never + self.never
+        return Operators(self.text, must, other.phrases + self.phrases, never, self.patterns)
 
-    def demands(self, analyzer: AnyAnalyzer, tags: str) -> Demands | None:
+    def demands(self, analyzer: AnyAnalyzer, tags: str, standing: Standing) -> Demands | None:
         """The demands on chunks of an index with this analyzer and these language tags; None where there are none."""
-        required = [_Passage.of(analyzer, text, tags) for text in self.must + self.phrases]
-        excluded = [_Passage.of(analyzer, text, tags) for text in self.never]
+
+        def passage(operand: Operand) -> _Passage:
+            if isinstance(operand, TermPattern):
+                return _Passage.of_terms(standing(operand) or [UNHEARD])
+            return _Passage.of(analyzer, operand, tags)
+
+        required = [passage(operand) for operand in self.must + self.phrases]
+        excluded = [passage(operand) for operand in self.never]
         found = Demands(analyzer, tuple(filter(None, required)), tuple(filter(None, excluded)))
         return found if found.required or found.excluded else None
 
@@ -111,6 +166,11 @@ class _Passage(tuple[_Reading, ...]):
             for terms, own in spoken.items()
             if terms
         )
+
+    @classmethod
+    def of_terms(cls, terms: Iterable[str]) -> _Passage:
+        """A word that is any of some terms."""
+        return cls(_Reading((term,), (term,), frozenset()) for term in terms)
 
     @property
     def is_word(self) -> bool:
@@ -202,6 +262,15 @@ class _Texts:
 
     def _number(self, term: str) -> int:
         return self.numbers.get(term, len(self.numbers))
+
+
+def _is_one_word(word: str, analyzer: AnyAnalyzer | None) -> bool:
+    """Whether a word has the letters of a pattern, and the analyzer (None: any) does not split it."""
+    if sum(map(str.isalnum, word)) < SHORTEST:
+        return False
+    if isinstance(analyzer, Analyzer):
+        return whole_word(analyzer, word) is not None
+    return analyzer is None or len(query_terms(analyzer, word, "")) == 1
 
 
 def _is_placed(analyzer: AnyAnalyzer, term: str) -> bool:

@@ -6,7 +6,7 @@ the frequency. A run is the postings of one term in one block.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,6 +76,12 @@ class PostingsSource(Protocol):
 
     def vocabulary(self) -> list[bytes]:
         """The terms in the order of their numbers, as UTF-8."""
+
+    def beginning(self, prefix: str) -> Numbers:
+        """The numbers of the terms that begin with a prefix."""
+
+    def spelled(self, numbers: Numbers) -> list[str]:
+        """The terms with these numbers."""
 
 
 class Arrays(NamedTuple):
@@ -214,6 +220,33 @@ class Postings:
         text = self.terms.tobytes()
         ends = self.term_ends.tolist()
         return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def beginning(self, prefix: str) -> Numbers:
+        """The numbers of the terms that begin with a prefix; they are adjacent."""
+        start, everything = prefix.encode("utf-8", "surrogatepass"), range(len(self.term_ends))
+        first = bisect_left(everything, start, key=self._bytes)
+        stop = bisect_right(everything, start, lo=first, key=lambda number: self._bytes(number)[: len(start)])
+        return np.arange(first, stop, dtype=np.int64)
+
+    def spelled(self, numbers: Numbers) -> list[str]:
+        """The terms with these numbers."""
+        if not len(numbers):
+            return []
+        ends = self.term_ends[numbers].astype(np.int64)
+        starts = np.where(numbers > 0, self.term_ends[numbers - 1], 0).astype(np.int64)
+        origin = int(starts.min())
+        text = self.terms[origin : int(ends.max())].tobytes()
+        places = zip((starts - origin).tolist(), (ends - origin).tolist(), strict=True)
+        return [text[start:end].decode("utf-8", "surrogatepass") for start, end in places]
+
+    def documents(self, numbers: Numbers) -> tuple[NDArray[np.uint32], Numbers]:
+        """The ordinals of the documents of each of these terms, term after term, and where each term's end."""
+        firsts, lasts = self.run_starts[self.term_runs[numbers]], self.run_starts[self.term_runs[numbers + 1]]
+        if self.guard:
+            for span in zip(firsts.tolist(), lasts.tolist(), strict=True):
+                self.guard(*span)
+        found = [self.find(number)[0] for number in numbers.tolist()]
+        return np.concatenate([np.empty(0, np.uint32), *found]), np.cumsum((lasts - firsts).astype(np.int64))
 
     def counts(self, numbers: Numbers) -> Numbers:
         """The document frequency of each of these terms; 0 for -1."""

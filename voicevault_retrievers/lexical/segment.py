@@ -111,6 +111,17 @@ class IndexSegment:
         kept = numbers if counting is None else numbers[counting[ordinals]]
         return np.bincount(kept, minlength=len(self.postings.vocabulary()))
 
+    def counts_of(self, numbers: Numbers, chosen: Selection | None) -> Numbers:
+        """For each of these terms, how many of the chosen chunks (None: the live ones) contain it."""
+        if not isinstance(self.postings, Postings):
+            return self.counts(chosen)[numbers]
+        counting = self.rows.live if chosen is None else chosen.mask
+        if counting is None:
+            return self.postings.counts(numbers)
+        ordinals, ends = self.postings.documents(numbers)
+        reached = np.concatenate(([0], np.cumsum(counting[ordinals])))
+        return np.diff(reached[ends], prepend=0)
+
     def without(self, ids: Iterable[str], analyse: Analyse | None) -> IndexSegment:
         """The segment without these chunks; the same segment where it has none of them.
 

@@ -108,11 +108,14 @@ class Analyzer:
         """The function that splits a piece of text into words."""
         return plain_words if self.language is None else words
 
-    def _terms(self, found: Sequence[str], language: int) -> list[str]:
-        """The terms of words in the language with this number, which with "auto" is that of its tag."""
+    def _terms(self, found: Sequence[str], language: int, *, bare: bool = False) -> list[str]:
+        """The terms of words in the language with this number, which with "auto" is that of its tag.
+
+        A stopword has the term "". With `bare`, words are not stemmed, and there are no stopwords.
+        """
         if language == _NEUTRAL:
             return terms([joined(word) for word in found], None)
-        options = {"stemming": self.stemming, "stopwords": self.stopwords}
+        options = {"stemming": self.stemming and not bare, "stopwords": self.stopwords and not bare}
         if self.language != AUTO:
             return terms(found, self.language, **options)
         tag = chr(language)

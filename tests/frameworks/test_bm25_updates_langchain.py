@@ -234,12 +234,13 @@ def test_the_formula_and_its_constants_are_kept(tmp_path: Path, formula: Formula
 
 def test_what_rankings_depend_on_is_kept_and_a_retrievers_own_options_are_not(tmp_path: Path) -> None:
     chunks = [langchain.chunk_of(document) for document in documents()]
-    bm25 = BM25.from_chunks(chunks, Analyzer("en"), statistics="filtered", exclude_nonpositive=True, operators=True)
+    options: dict[str, Any] = {"statistics": "filtered", "exclude_nonpositive": True, "operators": True, "fuzzy": 2}
+    bm25 = BM25.from_chunks(chunks, Analyzer("en"), **options)
     BM25Retriever(bm25=bm25, k=1, where={"page": 0}).persist(tmp_path / "kept")
     again = BM25Retriever.from_persist_dir(tmp_path / "kept", require={"page": {"$lte": 1}})
     assert (again.k, again.where, again.require) == (None, None, {"page": {"$lte": 1}})
     assert isinstance(again.bm25, BM25)
-    assert (again.bm25.statistics, again.bm25.exclude_nonpositive, again.bm25.operators) == ("filtered", True, True)
+    assert {name: getattr(again.bm25, name) for name in options} == options
 
 
 @pytest.mark.parametrize("ranker", [rank_bm25.BM25Okapi, rank_bm25.BM25L, rank_bm25.BM25Plus])

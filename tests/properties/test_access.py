@@ -133,7 +133,7 @@ class World:
     def fresh(self, chunks: Sequence[Chunk]) -> dict[str, Channel]:
         """The same over these chunks alone."""
         return {
-            "bm25": BM25.from_chunks(chunks, operators=True),
+            "bm25": BM25.from_chunks(chunks, operators=True, fuzzy=True),
             "okapi": BM25.from_chunks(chunks, formula="okapi"),
             "dense": VectorChannel.from_chunks(chunks, Embedder()),
         }
@@ -191,7 +191,11 @@ class Stored(World):
 
     def channels(self) -> dict[str, Channel]:
         bases = Bases(list(self.kbs.values()))
-        return {"bm25": bases.bm25(operators=True), "okapi": bases.bm25(formula="okapi"), "dense": bases.dense()}
+        return {
+            "bm25": bases.bm25(operators=True, fuzzy=True),
+            "okapi": bases.bm25(formula="okapi"),
+            "dense": bases.dense(),
+        }
 
 
 class One(Stored):
@@ -222,7 +226,7 @@ class Differing(Stored):
 
         vectors = {base: VectorChannel.from_chunks(own[base], given[base]["embedder"]) for base in own}
         return {
-            "bm25": words(operators=True),
+            "bm25": words(operators=True, fuzzy=True),
             "okapi": words(formula="okapi"),
             "dense": MergedBases(vectors, "dense", "semantic"),
         }
@@ -233,7 +237,10 @@ class InMemory(World):
 
     def __init__(self, draw: random.Random) -> None:
         super().__init__(draw)
-        self.words = {"bm25": BM25.from_chunks([], operators=True), "okapi": BM25.from_chunks([], formula="okapi")}
+        self.words = {
+            "bm25": BM25.from_chunks([], operators=True, fuzzy=True),
+            "okapi": BM25.from_chunks([], formula="okapi"),
+        }
 
     def bases(self) -> Sequence[str]:
         return ("",)
@@ -275,10 +282,17 @@ def _asked(draw: random.Random, require: Filter) -> Query:
 
 
 def _text(draw: random.Random) -> str:
-    words = draw.choices(WORDS, k=draw.randint(1, 4))
+    words = [_mistyped(draw, word) for word in draw.choices(WORDS, k=draw.randint(1, 4))]
     sign = draw.choice(["", "", "", "+", "-", "what is the "])
     phrase = [f'"{" ".join(draw.choices(WORDS, k=2))}"'] if draw.random() < 0.1 else []
     return sign + " ".join([*words, *phrase])
+
+
+def _mistyped(draw: random.Random, word: str) -> str:
+    """A word, sometimes with two letters swapped, or as a prefix, or with an operator for near words."""
+    at = draw.randrange(len(word))
+    kinds = [word, word, word, word[:at] + word[at : at + 2][::-1] + word[at + 2 :], word[: at + 1] + "*", word + "~"]
+    return draw.choice(kinds)
 
 
 def _told(result: Result) -> str:

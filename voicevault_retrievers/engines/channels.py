@@ -21,6 +21,7 @@ from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, wo
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
+from voicevault_retrievers.lexical.reading import Fuzzy, fuzzy_of
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import QueryTerm, untagged
 
@@ -128,6 +129,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         statistics: Literal["collection", "filtered"] = "collection",
         exclude_nonpositive: bool = False,
         operators: bool = False,
+        fuzzy: bool | Fuzzy = False,
         plain_words: bool = False,
         timeout: float | None = None,
         name: str = "bm25",
@@ -137,6 +139,10 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
             raise unknown("statistics", statistics, ("collection", "filtered"))
         if flag("operators", operators):
             raise ConfigError("operators in queries are for knowledge bases: an engine does not read them")
+        if fuzzy_of(fuzzy):
+            raise ConfigError(
+                "fuzzy is for knowledge bases: an engine does not list its terms; correct words with SpellingExpansion"
+            )
         self.formula = formula_of(formula)
         self.statistics = statistics
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)

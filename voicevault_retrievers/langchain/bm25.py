@@ -27,6 +27,7 @@ from voicevault_retrievers.langchain.stores import copied
 from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
+from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -41,9 +42,9 @@ class KeywordRetriever(PipelineRetriever):
 
     Scores are BM25 scores: unbounded, higher is better. In the constructors that take documents, `language` chooses the
     stemmer and the stopwords: "auto" detects each document's language, an ISO 639-1 code holds for all documents, None
-    uses neither. `analyzer` or `preprocess_func` splits texts into terms instead; `options` are this class's fields.
-    Equal documents are indexed once. `text_of` says what is indexed before a document's text, such as its title: a
-    function of the document, or metadata keys.
+    uses neither. `analyzer` or `preprocess_func` splits texts into terms instead; `formula`, `operators` and `fuzzy`
+    are those of `BM25`, `options` this class's fields. Equal documents are indexed once. `text_of` says what is indexed
+    before a document's text, such as its title: a function of the document, or metadata keys.
 
     Adding and deleting change `bm25` in memory, for every retriever that shares it. A search sees either all of a
     change or none of it. Only `persist` writes to disk. These methods raise ConfigError where `bm25` is another kind of
@@ -63,12 +64,15 @@ class KeywordRetriever(PipelineRetriever):
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
         preprocess_func: Tokenizer | None = None,
+        operators: bool = False,
+        fuzzy: bool | Fuzzy = False,
         **options: Any,
     ) -> K:
         """A retriever over documents held in memory."""
         chosen = analyzer_of(language, analyzer, preprocess_func)
         chunks = chunks_of(documents, options.get("text_of"))
-        return cls(bm25=BM25.from_chunks(chunks, chosen, formula=formula), **options)
+        bm25 = BM25.from_chunks(chunks, chosen, formula=formula, operators=operators, fuzzy=fuzzy)
+        return cls(bm25=bm25, **options)
 
     @classmethod
     async def afrom_documents(cls: type[K], documents: Iterable[Document], **options: Any) -> K:
@@ -96,6 +100,8 @@ class KeywordRetriever(PipelineRetriever):
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
         preprocess_func: Tokenizer | None = None,
+        operators: bool = False,
+        fuzzy: bool | Fuzzy = False,
         **options: Any,
     ) -> K:
         """A retriever over a copy of a vector store's documents, under the ids that the store's own hits have.
@@ -107,7 +113,8 @@ class KeywordRetriever(PipelineRetriever):
         followed, and a warning says so.
         """
         chosen = analyzer_of(language, analyzer, preprocess_func)
-        return cls(bm25=KeywordCopy.of(*copied(store, ids, options.get("text_of")), chosen, formula=formula), **options)
+        scoring: dict[str, Any] = {"formula": formula, "operators": operators, "fuzzy": fuzzy}
+        return cls(bm25=KeywordCopy.of(*copied(store, ids, options.get("text_of")), chosen, **scoring), **options)
 
     @classmethod
     async def afrom_vector_store(cls: type[K], store: VectorStore, **options: Any) -> K:

@@ -57,7 +57,8 @@ class TermScore:
     BM25L and BM25+ also add a contribution for a term that the chunk lacks.
 
     `count` is the term's frequency in the query, `frequency` that in the chunk, `document_frequency` the number of
-    chunks with the term; `norm` is the chunk's length norm.
+    chunks with the term; `norm` is the chunk's length norm. Where several terms count as one (see `BM25`), `idf` and
+    `document_frequency` are those of all together, and each term has its share of their contribution, by frequency.
     """
 
     term: str

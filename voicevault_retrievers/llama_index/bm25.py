@@ -22,6 +22,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
@@ -33,6 +34,7 @@ from voicevault_retrievers.text import Analyzer
 
 A = TypeVar("A")
 K = TypeVar("K", bound="BM25Retriever")
+_SCORING = ("formula", "operators", "fuzzy")
 
 
 class NodesOptions(LoneOptions, total=False):
@@ -41,6 +43,8 @@ class NodesOptions(LoneOptions, total=False):
     language: str | None
     formula: Formula | str
     analyzer: AnyAnalyzer | None
+    operators: bool
+    fuzzy: bool | Fuzzy
 
 
 class BM25Retriever(PipelineRetriever):
@@ -80,16 +84,20 @@ class BM25Retriever(PipelineRetriever):
         language: str | None = "auto",
         formula: Formula | str = "lucene",
         analyzer: AnyAnalyzer | None = None,
+        operators: bool = False,
+        fuzzy: bool | Fuzzy = False,
         **options: Unpack[LoneOptions],
     ) -> K:
         """A retriever over nodes held in memory.
 
         `language` chooses the stemmer and the stopwords: "auto" detects each node's language, an ISO 639-1 code holds
-        for all nodes, None uses neither. `analyzer` makes the terms instead.
+        for all nodes, None uses neither. `analyzer` makes the terms instead. `formula`, `operators` and `fuzzy` are
+        those of `BM25`.
         """
         refuse(cls, options, cls.from_nodes)
         chunks = chunks_of(nodes, mode_in(options))
-        return cls(BM25.from_chunks(chunks, analyzer_of(language, analyzer), formula=formula), **options)
+        scoring: dict[str, Any] = {"formula": formula, "operators": operators, "fuzzy": fuzzy}
+        return cls(BM25.from_chunks(chunks, analyzer_of(language, analyzer), **scoring), **options)
 
     @classmethod
     async def afrom_nodes(cls: type[K], nodes: Sequence[BaseNode], **options: Unpack[NodesOptions]) -> K:
@@ -124,9 +132,8 @@ class BM25Retriever(PipelineRetriever):
         options["object_map"] = {**known, **(options.get("object_map") or {})}
         refuse(cls, options, cls.from_nodes)
         chosen = analyzer_of(options.pop("language", "auto"), options.pop("analyzer", None))
-        bm25 = KeywordCopy.of(
-            *copied(source, docstore, mode_in(options)), chosen, formula=options.pop("formula", "lucene")
-        )
+        scoring = {name: options.pop(name) for name in _SCORING if name in options}  # type: ignore[misc]  # of these keys
+        bm25 = KeywordCopy.of(*copied(source, docstore, mode_in(options)), chosen, **scoring)
         return cls(bm25, **options)  # type: ignore[misc]  # what is left are LoneOptions
 
     @classmethod

@@ -28,7 +28,7 @@ FORMAT = 1
 NAME = "retriever.json"
 
 _FORMULAS: dict[str, type[Formula]] = {**FORMULAS, "rank-bm25 bm25l": RankBM25L}
-_OPTIONS = ("statistics", "exclude_nonpositive", "operators")
+_OPTIONS = ("statistics", "exclude_nonpositive", "operators", "fuzzy")
 _KEYS = {"format", "formula", *_OPTIONS}
 
 

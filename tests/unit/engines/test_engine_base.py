@@ -307,7 +307,9 @@ def test_vectors_that_do_not_fit_make_no_collection() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"statistics": "other"}, {"operators": True}, {"formula": "none"}, {"exclude_nonpositive": 1}], ids=str
+    "options",
+    [{"statistics": "other"}, {"operators": True}, {"fuzzy": 1}, {"formula": "none"}, {"exclude_nonpositive": 1}],
+    ids=str,
 )
 def test_wrong_options_of_a_channel_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -38,6 +38,8 @@ CALIBRATION = {"intercept": 0.5, "slope": 2.0}
 SECTIONS: dict[str, dict[str, Any]] = {
     "constants of a formula": {"channels": {"bm25": {"formula": "okapi", "k1": 1.2, "depth": 7, "operators": True}}},
     "statistics": {"channels": {"bm25": {"statistics": "filtered", "timeout": 2.0, "plain_words": True}}},
+    "misspelled words": {"channels": {"bm25": {"fuzzy": True, "operators": True}}},
+    "an edit": {"channels": {"bm25": {"fuzzy": 1}}},
     "a funnel": {"channels": {"dense": {"funnel": {"prefix": 64, "candidates": 9}, "model": "minishlab/potion"}}},
     "structure": {"channels": {"bm25": {}, "questions": {"by": "dense"}, "graph": {"hops": 3, "decay": 0.4}}},
     "a route by rules": {"route": {"simple": ["bm25"], "simple_fallback": True}},

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.dense.funnel import OnLoss
 from voicevault_retrievers.lexical.formulas import FORMULAS
+from voicevault_retrievers.lexical.reading import fuzzy_of
 from voicevault_retrievers.pipeline.presets.sections import choice, made, section
 from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
 from voicevault_retrievers.structure.addresses import graph_store
@@ -22,6 +23,8 @@ def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: options[key] for key in ("statistics", "timeout", *flags) if key in options}
     for name in flags:
         flag(name, options.get(name, False))
+    if "fuzzy" in options:
+        others["fuzzy"] = fuzzy_of(options["fuzzy"])
     choice("statistics", options.get("statistics", "collection"), {"collection": 0, "filtered": 0})
     seconds_or_none("timeout", options.get("timeout"))
     return {"formula": made(formula, constants), **others}
@@ -67,7 +70,18 @@ CHANNELS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "questions": _questions,
 }
 CHANNEL_OPTIONS = {
-    "bm25": ("formula", "k1", "b", "epsilon", "delta", "statistics", "exclude_nonpositive", "operators", "plain_words"),
+    "bm25": (
+        "formula",
+        "k1",
+        "b",
+        "epsilon",
+        "delta",
+        "statistics",
+        "exclude_nonpositive",
+        "operators",
+        "fuzzy",
+        "plain_words",
+    ),
     "dense": ("model", "backend", "funnel"),
     "graph": ("store", "hops", "decay", "fan_out"),
     "questions": ("by", "questions"),

@@ -29,7 +29,7 @@ from voicevault_retrievers.rerank.likeness import Comparing, Shingles
 from voicevault_retrievers.rerank.scorers import backend_of
 from voicevault_retrievers.text import Analyzer
 
-_BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "plain_words", "timeout")
+_BM25_OPTIONS = ("formula", "statistics", "exclude_nonpositive", "operators", "fuzzy", "plain_words", "timeout")
 
 
 def preset_of_parts(

@@ -44,6 +44,18 @@ def told(retriever: BM25Retriever, queries: Sequence[str] = QUERIES) -> list[lis
     return [retriever.invoke(query, k=20) for query in queries]
 
 
+def test_mistyped_words_and_prefixes_are_found_in_documents_and_in_the_copy_of_a_store() -> None:
+    given = [Document("You receive a pump", id="pump"), Document("The installation of a valve", id="valve")]
+    store = InMemoryVectorStore.from_documents(given, DeterministicFakeEmbedding(size=8))
+    for make, source in ((BM25Retriever.from_documents, given), (BM25Retriever.from_vector_store, store)):
+        retriever = make(source, operators=True, fuzzy=True)
+        result = retriever.search("recieve")
+        assert [hit.id for hit in result.hits] == ["pump"]
+        assert [failure.message for failure in result.errors] == ["no chunk has 'recieve': 'receive' was searched"]
+        assert not result.degraded
+        assert [document.id for document in retriever.invoke("instal*")] == ["valve"]
+
+
 # Adding and deleting
 
 

@@ -53,6 +53,20 @@ def told(retriever: BM25Retriever) -> list[list[NodeWithScore]]:
     return [retriever.with_options(k=20).retrieve(query) for query in QUERIES]
 
 
+def test_mistyped_words_and_prefixes_are_found_in_nodes_and_in_the_copy_of_an_index() -> None:
+    given: list[BaseNode] = [TextNode(text="You receive a pump", id_="pump"), TextNode(text="Valves", id_="valve")]
+    index = VectorStoreIndex(given, embed_model=HashEmbedding())
+    for retriever in (
+        BM25Retriever.from_nodes(given, operators=True, fuzzy=True),
+        BM25Retriever.from_vector_store(index, operators=True, fuzzy=True),
+    ):
+        result = retriever.search("recieve")
+        assert [hit.chunk.text for hit in result.hits] == ["You receive a pump"]
+        assert [failure.message for failure in result.errors] == ["no chunk has 'recieve': 'receive' was searched"]
+        assert not result.degraded
+        assert [found.node.text for found in retriever.retrieve("valv*")] == ["Valves"]
+
+
 # Adding and deleting
 
 

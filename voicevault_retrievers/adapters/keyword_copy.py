@@ -166,9 +166,9 @@ class _Current(list[Match]):
         super().__init__(current)
         self._found = found
 
-    def notes(self, stage: str) -> list[Failure]:
+    def notes(self, stage: str) -> Mapping[str, Failure]:
         """As of `Matches`."""
-        return self._found.notes(stage, self) if isinstance(self._found, Matches) else []
+        return self._found.notes(stage, self) if isinstance(self._found, Matches) else {}
 
 
 def copies_in(channel: Channel) -> Iterator[KeywordCopy]:

@@ -19,7 +19,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer, PlainWords, Toke
 from voicevault_retrievers.lexical.expansion_notes import Noted, expansion_notes
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
-from voicevault_retrievers.lexical.reading import Fuzzy, QueryReading, Reader, fuzzy_of
+from voicevault_retrievers.lexical.reading import Fuzzy, QueryReader, QueryReading, fuzzy_of
 from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.text import Analyzed, Analyzer, untagged
 
@@ -36,10 +36,10 @@ class Matches(Listing[Match]):
         self.found = found
         self.analyzer = analyzer
 
-    def notes(self, stage: str, current: Sequence[Match] | None = None) -> list[Failure]:
+    def notes(self, stage: str, current: Sequence[Match] | None = None) -> Mapping[str, Failure]:
         """The notes on words that stand for other terms of the index; `current` replaces the matches that are read."""
         if not self.reading.expansions:
-            return []
+            return {}
         return expansion_notes(stage, self.reading, self.analyzer, self if current is None else current)
 
     @cached_property
@@ -242,8 +242,11 @@ class BM25(LeafChannel):
         return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
-        told = (one for matches in found if isinstance(matches, Noted) for one in matches.notes(self.name))
-        return tuple(dict.fromkeys(told))
+        told: dict[str, Failure] = {}
+        for matches in found:
+            for word, note in matches.notes(self.name).items() if isinstance(matches, Noted) else ():
+                told.setdefault(word, note)
+        return tuple(told.values())
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> KeywordScan:
         return KeywordScan(self, query, found)
@@ -282,8 +285,8 @@ class BM25(LeafChannel):
         return self._reader.read(index, query, wording, counting)
 
     @property
-    def _reader(self) -> Reader:
-        return Reader(self.analyzer, self.formula, self.operators, self.fuzzy)
+    def _reader(self) -> QueryReader:
+        return QueryReader(self.analyzer, self.formula, self.operators, self.fuzzy)
 
     def _analyse(self, texts: Sequence[str]) -> Analyzed:
         return analyse(self.analyzer, texts)

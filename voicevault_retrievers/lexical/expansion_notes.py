@@ -2,51 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Protocol, runtime_checkable
 
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, query_terms
-from voicevault_retrievers.lexical.reading import Expansion, QueryReading
+from voicevault_retrievers.lexical.reading import ExpandedTerm, QueryReading
 from voicevault_retrievers.text import untagged
-from voicevault_retrievers.text.spelling import LONGEST, Words
+from voicevault_retrievers.text.spelling import WordList
 
 SHOWN = 3
 """The most words that a note suggests."""
-READ = 10
+READ = 5
 """The most hits whose texts are read to find the words of terms."""
+FAR = 5
+"""Words of this many edits and more are equally far from the written word."""
 
 
 @runtime_checkable
 class Noted(Protocol):
     """Matches that have notes."""
 
-    def notes(self, stage: str) -> list[Failure]:
-        """The notes, as those of a channel of this name."""
+    def notes(self, stage: str) -> Mapping[str, Failure]:
+        """The notes by the word that they are about, as those of a channel of this name."""
 
 
 def expansion_notes(
     stage: str, reading: QueryReading, analyzer: AnyAnalyzer, matches: Sequence[Match]
-) -> list[Failure]:
-    """The notes on the expansions of a reading, with words from the texts of its matches.
+) -> dict[str, Failure]:
+    """The notes on the expansions of a reading, by word, with words from the texts of its matches.
 
     A corrected word has a note "DidYouMean", a pattern that stands for more terms than are searched "TooManyTerms".
     """
-    notes = []
+    notes: dict[str, Failure] = {}
     for one in reading.expansions:
         if one.is_unknown:
             words = _words(one, reading.tags, analyzer, matches)
             said = f"no chunk has {one.word!r}: {_listed(words)} searched"
-            notes.append(Failure(stage, "DidYouMean", said, degrades=False))
+            notes[one.word] = Failure(stage, "DidYouMean", said, degrades=False)
         elif one.found > len(one.terms):
             said = f"{one.word!r} stands for {one.found} terms of the index: the first {len(one.terms)} were searched"
-            notes.append(Failure(stage, "TooManyTerms", said, degrades=False))
+            notes[one.word] = Failure(stage, "TooManyTerms", said, degrades=False)
     return notes
 
 
-def _words(expansion: Expansion, tags: str, analyzer: AnyAnalyzer, matches: Sequence[Match]) -> list[str]:
+def _words(expansion: ExpandedTerm, tags: str, analyzer: AnyAnalyzer, matches: Sequence[Match]) -> list[str]:
     """The words of an expansion's terms, quoted: as the best hits have them, else the term itself.
 
     Of several words with one term, that with the fewest edits.
@@ -56,13 +58,15 @@ def _words(expansion: Expansion, tags: str, analyzer: AnyAnalyzer, matches: Sequ
         for word, forms in query_terms(analyzer, match.chunk.indexed_text, tags):
             for form in found.keys() & forms:
                 found[form][word] = None
+        if all(found.values()):
+            break
     told = (_nearest(expansion.word, list(words)) or f"{untagged(term)!r} (a stem)" for term, words in found.items())
     return list(dict.fromkeys(told))
 
 
 def _nearest(word: str, others: Sequence[str]) -> str | None:
     """The first of some words with the fewest edits, quoted; None where there are none."""
-    return repr(others[int(Words(others).distances(word, LONGEST).argmin())]) if others else None
+    return repr(others[int(WordList(others).distances(word, FAR).argmin())]) if others else None
 
 
 def _listed(words: Sequence[str]) -> str:

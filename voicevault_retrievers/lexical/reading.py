@@ -29,7 +29,7 @@ PREFIXED = 100
 """The most terms that score for a prefix: those of the most chunks."""
 
 
-class Expansion(NamedTuple):
+class ExpandedTerm(NamedTuple):
     """A word of a query and the terms of the index that count as it, in all `found`.
 
     `is_unknown` where no counted chunk has the word itself.
@@ -60,7 +60,7 @@ class QueryReading:
     demands: Demands | None
     words_in: Callable[[str], tuple[str, ...]]
     tags: str
-    expansions: Sequence[Expansion] = ()
+    expansions: Sequence[ExpandedTerm] = ()
 
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
         """The scores of those given chunks that a search could find; 0 where no term matches."""
@@ -69,7 +69,7 @@ class QueryReading:
 
 
 @dataclass(frozen=True)
-class Reader:
+class QueryReader:
     """Reads wordings with an analyzer; `operators` and `fuzzy` are those of `BM25`."""
 
     analyzer: AnyAnalyzer
@@ -92,7 +92,7 @@ class Reader:
         finding = partial(words_in, self.analyzer, tags=tags)
         asked = index._ask(terms, self.formula, counting)
         expansions = [terms_of.expanded(pattern) for pattern in patterns]
-        names: dict[Forms, Expansion] = {(one.name,): one for one in expansions}
+        names: dict[Forms, ExpandedTerm] = {(one.name,): one for one in expansions}
         if self.fuzzy:
             plain = _plain_words(wording) - _plain_words(Variant(" ".join([*map(str, literal.must), *literal.phrases])))
             names |= terms_of.corrections(words, set(asked.terms), plain, self.fuzzy)
@@ -159,15 +159,15 @@ class _Terms:
         forms = read[0].forms if read else tuple(one.prefix for one in begins)
         return [near.term for near in self._near(forms, pattern.edits)]
 
-    def expanded(self, pattern: TermPattern) -> Expansion:
+    def expanded(self, pattern: TermPattern) -> ExpandedTerm:
         """A pattern with the terms that score for it."""
         found = self.pattern(pattern)
         kept = found[: PREFIXED if pattern.is_prefix else NEAREST]
-        return Expansion(str(pattern), tuple(kept), len(found), is_unknown=False)
+        return ExpandedTerm(str(pattern), tuple(kept), len(found), is_unknown=False)
 
     def corrections(
         self, words: Iterable[QueryTerm], known: Collection[Forms], plain: set[str], fuzzy: Literal["auto", 1, 2]
-    ) -> Mapping[Forms, Expansion]:
+    ) -> Mapping[Forms, ExpandedTerm]:
         """The plain words that are not among the known terms, with the nearest terms, where there are any."""
         unknown: dict[Forms, str] = {}
         for term in words:
@@ -177,7 +177,7 @@ class _Terms:
         found = {forms: self._near(forms, allowed) for forms in unknown}
         nearest = {forms: [one for one in near if one.edits == near[0].edits] for forms, near in found.items()}
         return {
-            forms: Expansion(unknown[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
+            forms: ExpandedTerm(unknown[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
             for forms, near in nearest.items()
             if near
         }
@@ -216,6 +216,6 @@ def _plain_words(wording: Variant) -> set[str]:
     return {word.casefold() for text in texts for _, word in plain_matches(text)}
 
 
-def _forms(expansion: Expansion | None, forms: Forms = ()) -> Forms:
+def _forms(expansion: ExpandedTerm | None, forms: Forms = ()) -> Forms:
     """The forms of a word: the name of its group and the terms in it, else its own."""
     return forms if expansion is None else (expansion.name, *expansion.terms)

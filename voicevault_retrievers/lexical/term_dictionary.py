@@ -17,7 +17,7 @@ from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.lexical.weighted_query import Population
 from voicevault_retrievers.text import untagged
 from voicevault_retrievers.text.prefixes import Beginning
-from voicevault_retrievers.text.spelling import Words
+from voicevault_retrievers.text.spelling import WordList
 
 
 class NearTerm(NamedTuple):
@@ -46,7 +46,7 @@ class TermDictionary:
         def within(postings: PostingsSource) -> Numbers:
             numbers = postings.beginning(start)
             terms = postings.spelled(numbers)
-            distances = Words([term[len(start) - 1 :] for term in terms]).distances(word, edits)
+            distances = WordList([term[len(start) - 1 :] for term in terms]).distances(word, edits)
             places = np.flatnonzero(distances <= edits)
             apart.update((terms[at], int(distances[at])) for at in places.tolist())
             return numbers[places]

@@ -42,7 +42,7 @@ def edits_allowed(word: str) -> int:
     return 2 if len(word) >= TWO_EDITS_FROM else 1
 
 
-class Words:
+class WordList:
     """Words as code points, to compare one word with all of them at once."""
 
     def __init__(self, given: Sequence[str]) -> None:
@@ -96,7 +96,7 @@ class Nearest:
     def __init__(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
         self._words = sorted(counts)
-        self._letters = Words(self._words)
+        self._letters = WordList(self._words)
 
     def of(self, word: str, edits: int) -> str | None:
         """The word with the fewest edits, at most `edits`, or None; ties by frequency, then alphabetically."""

@@ -23,7 +23,7 @@ from voicevault_retrievers.lexical.operators import Operators, TermPattern
 from voicevault_retrievers.lexical.reading import NEAREST, PREFIXED
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.text import Analyzer
-from voicevault_retrievers.text.spelling import Words, edits_allowed
+from voicevault_retrievers.text.spelling import WordList, edits_allowed
 
 ENGLISH, PLAIN = Analyzer("en"), Analyzer(None)
 BACKENDS = ("numpy", "numba") if installed() else ("numpy",)
@@ -47,7 +47,7 @@ def _scores(channel: BM25, query: str | Query, k: int = 99) -> list[tuple[str, f
 @given(word=letters, others=st.lists(letters, min_size=1, max_size=12), most=st.integers(1, 3))
 def test_edits_are_those_of_the_slow_algorithm(word: str, others: list[str], most: int) -> None:
     expected = [min(edits_between(word, other), most + 1) for other in others]
-    assert Words(others).distances(word, most).tolist() == expected
+    assert WordList(others).distances(word, most).tolist() == expected
 
 
 # Against a base in which the words are spelled alike
@@ -152,7 +152,7 @@ TEXTS = (
     ("query", "said"),
     [
         ("recieve oil", ["no chunk has 'recieve': 'receive' and 'relieve' were searched"]),
-        ("recives ventill pumpp", ["no chunk has 'recives': 'receives' was searched",
+        ("recives ventill pumpp", ["no chunk has 'recives': 'receive' was searched",
                                    "no chunk has 'ventill': 'ventile' was searched",
                                    "no chunk has 'pumpp': 'pump' was searched"]),
         ("receive the valves", []),
@@ -177,7 +177,13 @@ def test_a_correction_is_told_by_every_wording_once_and_behind_a_fusion() -> Non
     query = Query("recives it", variants=(Variant("recives oil"), Variant("", terms={"recives": 2.0, "oil": 1.0})))
     for one in (channel, fuse({"bm25": channel, "other": BM25.from_chunks(_chunks(*TEXTS), name="other")})):
         (note,) = one.search(query, 9).errors
-        assert note.message == "no chunk has 'recives': 'receives' was searched"
+        assert note.message == "no chunk has 'recives': 'receive' was searched"
+
+
+def test_a_note_has_the_nearest_of_the_words_that_the_best_hit_has_for_a_term() -> None:
+    channel = BM25.from_chunks(_chunks("They received what he receives, and receive it"), fuzzy=True)
+    for written, suggested in (("recives", "receives"), ("recieve", "receive"), ("recieved", "received")):
+        assert _said(channel.search(written, 9)) == [f"no chunk has {written!r}: {suggested!r} was searched"]
 
 
 def test_where_no_hit_has_the_words_a_note_has_the_stems() -> None:

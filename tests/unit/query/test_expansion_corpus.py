@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
-from voicevault_retrievers.pipeline.pipeline import Narrowed, Pipeline
+from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import (
     AcronymExpansion,
     CompoundExpansion,
@@ -267,7 +267,7 @@ async def test_who_may_not_see_everything_is_told_nothing(make: Callable[..., Le
 
 def test_what_a_channel_filters_is_not_read() -> None:
     inner = Pipeline(BM25.from_chunks([Chunk("a", TEXTS[0], metadata={"team": 1}), Chunk("b", "WHO")]))
-    for narrowed in (Narrowed(inner, None, {"team": 2}), fuse(bm25=Narrowed(inner, None, {"team": 2}))):
+    for narrowed in (inner.narrowed(None, {"team": 2}), fuse(bm25=inner.narrowed(None, {"team": 2}))):
         with pytest.raises(ConfigError, match="give a corpus"):
             Pipeline(AcronymExpansion() >> narrowed).search("World Health Organization")
 

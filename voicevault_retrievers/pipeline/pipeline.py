@@ -13,8 +13,8 @@ from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
-from voicevault_retrievers.core.access_control import Access, admitted, permitted
-from voicevault_retrievers.core.channel import Channel, Over, Rewritten, Stage, Then, Through, check_k
+from voicevault_retrievers.core.access_control import Access, admitted, permitted, unblocked
+from voicevault_retrievers.core.channel import Channel, Over, Stage, Through, check_k
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
@@ -28,15 +28,22 @@ from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.filters import Filter, both, scope
 from voicevault_retrievers.core.queries import Turn, as_turn
 from voicevault_retrievers.core.tracing import permitting
-from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
-from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.fusion.fuse import Fused, OnError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.pipeline.batch import Asked, Batched
+from voicevault_retrievers.pipeline.composition import (
+    answering_graph,
+    check_vector,
+    fused_names,
+    graph_of,
+    reads_history,
+)
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
-from voicevault_retrievers.structure.graph import GraphChannel
+from voicevault_retrievers.store.curated import Curated, CurationSource
+from voicevault_retrievers.store.live_curation import blocking
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +61,7 @@ class Pipeline(Batched):
     SIMPLE question for which a `GraphChannel` of the pipeline finds something also gets the graph's own
     `kg_direct_answer`. With `access` "mandatory" a search without `Query.require` raises AccessError; an empty
     `require` permits nothing. A pipeline never returns a hit that `require` does not permit, whatever a custom channel
-    or stage returns.
+    or stage returns. A search is under the `curation` of the knowledge bases that are searched; see `store.Curated`.
     """
 
     def __init__(
@@ -69,6 +76,7 @@ class Pipeline(Batched):
         notes: Iterable[Failure] = (),
         flare: Flare | None = None,
         access: Access = "optional",
+        curation: CurationSource | None = None,
     ) -> None:
         if access not in get_args(Access):
             raise unknown("access", access, get_args(Access))
@@ -87,6 +95,12 @@ class Pipeline(Batched):
         self.notes = tuple(notes)
         self.flare = flare
         self.access = access
+        self.curation = curation
+
+    @property
+    def curated(self) -> Channel:
+        """The channel under the curation of its knowledge bases."""
+        return self.channel if self.curation is None else Curated(self.channel, self.curation)
 
     def search(
         self,
@@ -105,7 +119,7 @@ class Pipeline(Batched):
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
-                ranking = self.channel.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = self.curated.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
                 ranking = permitted(ranking, asked.require)
                 note(ranking)
             return self._answered(self._result(asked, ranking, spans))
@@ -122,7 +136,7 @@ class Pipeline(Batched):
         asked, k, spans = self._asked(query, history), self._k(k), list[Span]()
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
-                ranking = await self.channel.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
+                ranking = await self.curated.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
                 ranking = permitted(ranking, asked.require)
                 note(ranking)
             return await self._aanswered(self._result(asked, ranking, spans))
@@ -144,12 +158,12 @@ class Pipeline(Batched):
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone states about the first reference in a text; None without a reference or statement."""
-        graph = _graph(self.channel, self.admitted(text))
+        graph = graph_of(self.curated, self.admitted(text))
         return None if graph is None else graph[0].kg_direct_query(graph[1])
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = _graph(self.channel, self.admitted(text))
+        graph = graph_of(self.curated, self.admitted(text))
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
@@ -199,7 +213,7 @@ class Pipeline(Batched):
 
     def _answered(self, result: Result) -> Result:
         """The result with the graph's direct answer and the hits of FLARE."""
-        graph = _answering(self.channel, result)
+        graph = answering_graph(self.curated, result)
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -210,7 +224,7 @@ class Pipeline(Batched):
         return self._told(result if flare is None else flare.extended(result))
 
     async def _aanswered(self, result: Result) -> Result:
-        graph = _answering(self.channel, result)
+        graph = answering_graph(self.curated, result)
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -224,7 +238,7 @@ class Pipeline(Batched):
     def _plan(self, asked: Asked) -> Plan[tuple[Query, Ranking]]:
         given, k = value_of(asked)
         query = self._asked(given, ())
-        ranking = yield from self.channel.plan(query, self._k(k))
+        ranking = yield from self.curated.plan(query, self._k(k))
         return query, ranking
 
     def _ended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
@@ -234,10 +248,18 @@ class Pipeline(Batched):
         return await self._aanswered(self._result(*value_of(found), spans))
 
     def _bare(self, asked: Query, top_k: int) -> Ranking:
-        return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        asked, failures = self._unblocked(asked)
+        found = hybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     async def _abare(self, asked: Query, top_k: int) -> Ranking:
-        return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        asked, failures = self._unblocked(asked)
+        found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
+
+    def _unblocked(self, asked: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it: a hybrid search is without synonyms and pins."""
+        return (asked, ()) if self.curation is None else blocking(asked, self.curation.curations())
 
     def _flare(self, result: Result) -> Flare | None:
         """The FLARE loop for a result, under its query's filters and access rights; None where it does not apply."""
@@ -274,11 +296,11 @@ class Pipeline(Batched):
         asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
-        names = _fused_names(self.channel)
+        names = fused_names(self.channel)
         for name in asked.weights or {}:
             if name not in names:
                 raise unknown("channel in weights", name, names)
-        _check_vector(asked, list(self.channel.leaves()))
+        check_vector(asked, list(self.channel.leaves()))
         return asked
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:
@@ -297,7 +319,7 @@ class Pipeline(Batched):
 
     def _unread(self, query: Query) -> Sequence[Failure]:
         """A note where the query has a conversation that no part of this pipeline searches with."""
-        if not query.history or self.flare is not None or _reads_history(self.channel):
+        if not query.history or self.flare is not None or reads_history(self.channel):
             return ()
         said = "the question is searched without its conversation, which a rewriter reads: give expansion=FollowUp()"
         return (Failure("history", "NotRead", said, degrades=False),)
@@ -329,7 +351,7 @@ class Narrowed(Through, Over):
     """A pipeline as a channel, under further filters and with the pipeline's notes: for a fusion of pipelines."""
 
     def __init__(self, pipeline: Pipeline, where: Filter | None, require: Filter | None) -> None:
-        super().__init__(pipeline.channel)
+        super().__init__(pipeline.curated)
         self.notes = pipeline.notes
         self.admitted = pipeline.admitted
         self.where = where
@@ -347,46 +369,6 @@ class Narrowed(Through, Over):
     def __repr__(self) -> str:
         narrowed = both(self.require, self.where)
         return f"{self.below!r} where {narrowed}" if narrowed else repr(self.below)
-
-
-def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
-    """The first graph channel below a channel, and the query as it reaches that channel, with all filters above it."""
-    if isinstance(channel, GraphChannel):
-        return channel, query
-    if isinstance(channel, Then) and not channel.stage.own:
-        return None  # a stage of another package sees the graph's hits and may mask them
-    if isinstance(channel, Through):
-        query = channel.asked(query)
-    parts = channel.children().values()
-    return next((found for one in parts if (found := _graph(one, query)) is not None), None)
-
-
-def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
-    """The graph channel that answers a SIMPLE question directly, with its query; None where nothing was found."""
-    return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
-
-
-def _reads_history(channel: Channel) -> bool:
-    if isinstance(channel, Rewritten) and channel.rewriter.reads_history():
-        return True
-    return any(map(_reads_history, channel.children().values()))
-
-
-def _fused_names(channel: Channel) -> set[str]:
-    children = channel.children()
-    own = children if isinstance(channel, Fused) else ()
-    return {*own, *(name for child in children.values() for name in _fused_names(child))}
-
-
-def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
-    """Raise ConfigError where a bare vector fits no channel. Channels of unknown dimension may fit."""
-    bare = query.vectors.get(ANY_EMBEDDER)
-    if bare is None:  # avoids asking a server for a dimension
-        return
-    semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
-    known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
-    if len(known) == len(semantic) and len(bare) not in known.values():
-        raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")
 
 
 def _routed(spans: Sequence[Span]) -> Route | None:

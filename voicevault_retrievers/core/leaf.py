@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.core.access_control import withheld
 from voicevault_retrievers.core.channel import Channel
-from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop
 from voicevault_retrievers.core.execution.steps import Steps, arun, run
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.listing import Listing
@@ -60,8 +60,16 @@ Request: TypeAlias = tuple[Query, Sequence[Variant], int]
 """A query, the wordings of it that are searched, and how many matches of each are wanted."""
 
 
-Guard: TypeAlias = Callable[[Query], tuple[Query, Sequence[Failure]]]
-"""Gives the query with what is blocked for it, and the failures of finding that out."""
+class Guard(Protocol):
+    """Adds to queries what the owners of the searched chunks have blocked."""
+
+    def is_done(self, query: Query) -> bool:
+        """Whether a query has it already."""
+        ...
+
+    def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it, and the failures of finding that out; may read files."""
+        ...
 
 
 class LeafChannel(Channel):
@@ -104,7 +112,7 @@ class LeafChannel(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        query, unguarded = self.guarded(query)
+        query, unguarded = yield from self.guarding(query)
         wordings = self._wordings(query)
         if not wordings:
             return Ranking((), tuple(unguarded))
@@ -130,6 +138,12 @@ class LeafChannel(Channel):
     def guarded(self, query: Query) -> tuple[Query, Sequence[Failure]]:
         """The query with what is blocked for it in the searched knowledge bases."""
         return (query, ()) if self.guard is None else self.guard(query)
+
+    def guarding(self, query: Query) -> Plan[tuple[Query, Sequence[Failure]]]:
+        """`guarded` outside an event loop, as it reads files."""
+        if self.guard is None or self.guard.is_done(query):
+            return query, ()
+        return (yield from off_loop(self.name, partial(self.guarded, query)))
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
         """Like `Channel.scan`. A search passes the matches that it `found` for each wording, to reuse them."""

@@ -24,9 +24,9 @@ def graph_of(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | Non
     return next((found for one in parts if (found := graph_of(one, query)) is not None), None)
 
 
-def answering_graph(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
-    """The graph channel that answers a SIMPLE question directly, with its query; None where nothing was found."""
-    return graph_of(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
+def answers_directly(result: Result) -> bool:
+    """Whether a graph answers the question itself: a SIMPLE one for which something was found."""
+    return result.route is Route.SIMPLE and bool(result.hits)
 
 
 def reads_history(channel: Channel) -> bool:

@@ -15,12 +15,14 @@ from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
 from voicevault_retrievers.core.access_control import Access, admitted, permitted, unblocked
 from voicevault_retrievers.core.channel import Channel, Over, Stage, Through, check_k
+from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
     Plan,
     Span,
     answered,
+    off_loop,
     timings,
     value_of,
 )
@@ -35,7 +37,7 @@ from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.pipeline.batch import Asked, Batched
 from voicevault_retrievers.pipeline.composition import (
-    answering_graph,
+    answers_directly,
     check_vector,
     fused_names,
     graph_of,
@@ -44,6 +46,7 @@ from voicevault_retrievers.pipeline.composition import (
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.store.curated import Curated, CurationSource
 from voicevault_retrievers.store.live_curation import blocking
+from voicevault_retrievers.structure.graph import GraphChannel
 
 _LOG = logging.getLogger(__name__)
 
@@ -163,7 +166,7 @@ class Pipeline(Batched):
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = graph_of(self.curated, self.admitted(text))
+        graph = await self._agraph(self.admitted(text))
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
@@ -213,7 +216,7 @@ class Pipeline(Batched):
 
     def _answered(self, result: Result) -> Result:
         """The result with the graph's direct answer and the hits of FLARE."""
-        graph = answering_graph(self.curated, result)
+        graph = graph_of(self.curated, result.query) if answers_directly(result) else None
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -224,7 +227,7 @@ class Pipeline(Batched):
         return self._told(result if flare is None else flare.extended(result))
 
     async def _aanswered(self, result: Result) -> Result:
-        graph = answering_graph(self.curated, result)
+        graph = await self._agraph(result.query) if answers_directly(result) else None
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -253,9 +256,12 @@ class Pipeline(Batched):
         return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     async def _abare(self, asked: Query, top_k: int) -> Ranking:
-        asked, failures = self._unblocked(asked)
+        asked, failures = await aexecute(off_loop("curation", partial(self._unblocked, asked)))
         found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
         return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
+
+    async def _agraph(self, query: Query) -> tuple[GraphChannel, Query] | None:
+        return await aexecute(off_loop("curation", partial(graph_of, self.curated, query)))
 
     def _unblocked(self, asked: Query) -> tuple[Query, Sequence[Failure]]:
         """The query with what is blocked for it: a hybrid search is without synonyms and pins."""

@@ -83,6 +83,10 @@ class Searched(HybridSearch, ABC):
         """
         return self._curation.now().curation
 
+    def unresolved_curation(self) -> list[str]:
+        """What the curation names that is not in the knowledge base, one line each, with the nearest name."""
+        return [line for base in self.curations() if (rules := base.rules) is not None for line in rules.unresolved()]
+
     def curations(self) -> list[CuratedBase]:
         """The curation with the present chunks, for a pipeline."""
         return self.view().curations()

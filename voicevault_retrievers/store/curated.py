@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from voicevault_retrievers.core.access_control import unblocked
 from voicevault_retrievers.core.blocking import blocks
 from voicevault_retrievers.core.channel import Channel, Over, Rewritten, Stage, Then, Through
-from voicevault_retrievers.core.execution.plan import Plan, in_thread
+from voicevault_retrievers.core.execution.plan import Plan, off_loop
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Vote
 from voicevault_retrievers.query.corpus import added
-from voicevault_retrievers.store.live_curation import CuratedBase, Pin, blocking, of_document
+from voicevault_retrievers.store.live_curation import STAGE, CuratedBase, Pin, blocking, of_document
 
 PINNED = "pinned"
 """The stage of the vote on a hit that is pinned."""
@@ -21,10 +22,10 @@ PINNED = "pinned"
 
 @runtime_checkable
 class CurationSource(Protocol):
-    """What is searched: a knowledge base, or several. One with a false `is_open` is opened outside the event loop."""
+    """What is searched: a knowledge base, or several."""
 
     def curations(self) -> Sequence[CuratedBase]:
-        """The curation of each knowledge base, with its present chunks."""
+        """The curation of each knowledge base, with its present chunks; may open a knowledge base."""
         ...
 
 
@@ -49,29 +50,34 @@ class Curated(Through, Over):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        if not getattr(self.source, "is_open", True):
-            yield from in_thread("open", self.source.curations)
-        bases = self.source.curations()
-        asked, failures = self._asked(query, bases)
-        pins = [
-            PinnedIn(pin, base)
-            for base in bases
-            if (rules := base.curation.rules(base.snapshot)) is not None
-            for pin in rules.pins(query.text)
-        ]
-        if not pins:
-            ranking = yield from self.below.plan(asked, k)
-            return unblocked(ranking, asked.blocked).failing(*failures)
+        asked = yield from off_loop(STAGE, partial(self._prepared, query))
+        if not asked.pinned:
+            ranking = yield from self.below.plan(asked.query, k)
+            return unblocked(ranking, asked.query.blocked).failing(*asked.notes)
         ranked, upper = _apart(self.below)
-        pinning = _Pinning(ranked, pins)
+        pinning = _Pinning(ranked, asked.pinned)
         channel: Channel = pinning
         for stage in upper:
             channel = channel >> stage
-        ranking = yield from channel.plan(asked, k)
-        return pinning.promoted(unblocked(ranking, asked.blocked), k).failing(*failures, *_gone(pins))
+        ranking = yield from channel.plan(asked.query, k)
+        return pinning.promoted(unblocked(ranking, asked.query.blocked), k).failing(*asked.notes)
 
     def asked(self, query: Query) -> Query:
         return self._asked(query, self.source.curations())[0]
+
+    def _prepared(self, query: Query) -> _Prepared:
+        """What is read of files for a query."""
+        bases = self.source.curations()
+        asked, notes = self._asked(query, bases)
+        pinned, gone = list[_Pinned](), list[str]()
+        for base in bases:
+            for pin in base.rules.pins(query.text) if base.rules else ():
+                chunks = _shown(pin, base, asked)
+                if chunks:
+                    pinned.append(_Pinned(pin, {chunk.id: chunk for chunk in chunks}))
+                elif next(_held(pin, base), None) is None:
+                    gone.append(base.snapshot.folder.name)
+        return _Prepared(asked, pinned, (*notes, *(_gone(kb, gone.count(kb)) for kb in dict.fromkeys(gone))))
 
     def _asked(self, query: Query, bases: Sequence[CuratedBase]) -> tuple[Query, Sequence[Failure]]:
         guarded, failures = blocking(query, bases)
@@ -87,44 +93,54 @@ class Curated(Through, Over):
         return repr(self.below)
 
 
-@dataclass(frozen=True, eq=False)
-class PinnedIn:
-    """Something that is pinned in a knowledge base."""
+class _Pinned(NamedTuple):
+    """What is pinned, with those of its chunks that may be shown, by the ids that they have in a search."""
 
     pin: Pin
-    base: CuratedBase
-
-    def is_there(self) -> bool:
-        """Whether the knowledge base has it."""
-        return any(True for _ in self._held(None))
-
-    def chunks(self, query: Query) -> list[Chunk]:
-        """Its chunks as a search has them, that pass the query's filters and access rights and are not blocked."""
-        passes = [compile_filter(query.where), compile_filter(query.require)]
-        return [
-            chunk.prefixed(self.base.prefix)
-            for chunk in self._held(query)
-            if all(passing(chunk.metadata) for passing in passes) and not blocks(query.blocked, chunk)
-        ]
+    chunks: Mapping[str, Chunk]
 
     def narrowed(self, query: Query) -> Query:
         """The query for the chunks of the document alone."""
         return replace(query, where=both(query.where, of_document(self.pin.name)))
 
-    def _held(self, query: Query | None) -> Iterator[Chunk]:
-        snapshot, name = self.base.snapshot, self.pin.name
-        given = () if query is None else (query.where, query.require)
-        where: Filter = {"$and": [of_document(name), *filter(None, given)]}
-        ids = snapshot.matching(where) if self.pin.is_document else (name,)
-        return (chunk for one in ids if (chunk := snapshot.get(one)) is not None)
+
+class _Prepared(NamedTuple):
+    """A query as it is searched, what is pinned for it, and the notes."""
+
+    query: Query
+    pinned: Sequence[_Pinned]
+    notes: Sequence[Failure]
+
+
+def _shown(pin: Pin, base: CuratedBase, query: Query) -> list[Chunk]:
+    """The chunks that are pinned, pass the query's filters and access rights, and are not blocked."""
+    passes = [compile_filter(query.where), compile_filter(query.require)]
+    return [
+        chunk.prefixed(base.prefix)
+        for chunk in _held(pin, base, query.where, query.require)
+        if all(passing(chunk.metadata) for passing in passes) and not blocks(query.blocked, chunk)
+    ]
+
+
+def _held(pin: Pin, base: CuratedBase, *narrowed: Filter | None) -> Iterator[Chunk]:
+    """The chunks that are pinned; of a document those that pass the filters."""
+    where: Filter = {"$and": [of_document(pin.name), *filter(None, narrowed)]}
+    ids = base.snapshot.matching(where) if pin.is_document else (pin.name,)
+    return (chunk for one in ids if (chunk := base.snapshot.get(one)) is not None)
+
+
+def _gone(kb: str, count: int) -> Failure:
+    """The note that a base does not have what is pinned; without names, which not everybody may know."""
+    said = f"{count} pinned here is not in knowledge base {kb!r}: `voicevault kb curation {kb}` names it"
+    return Failure(PINNED, "missing", said, degrades=False)
 
 
 class _Pinning(Over):
     """A search with the pinned hits first; for one query, so that they are chosen once."""
 
-    def __init__(self, below: Channel, pins: Sequence[PinnedIn]) -> None:
+    def __init__(self, below: Channel, pinned: Sequence[_Pinned]) -> None:
         super().__init__(below)
-        self.pins = pins
+        self.pinned = pinned
         self.chosen: list[Hit] | None = None
         self.failures: list[Failure] = []
 
@@ -149,23 +165,20 @@ class _Pinning(Over):
     def _choose(self, query: Query, ranking: Ranking) -> Plan[list[Hit]]:
         """The hits to show first: those of the ranking where it has them, else without a score."""
         held = {hit.id: hit for hit in ranking}
-        chunks = {pinned: {chunk.id: chunk for chunk in pinned.chunks(query)} for pinned in self.pins}
-        best = {pinned: next((one for one in held if one in own), None) for pinned, own in chunks.items()}
-        sought = [one for one in self.pins if one.pin.is_document and best[one] is None and len(chunks[one]) > 1]
+        best = [next((one for one in held if one in pinned.chunks), None) for pinned in self.pinned]
+        sought = [at for at, one in enumerate(best) if one is None and len(self.pinned[at].chunks) > 1]
         bottom = _bottom(self.below)
-        outcomes = yield tuple(bottom.plan(one.narrowed(query), _SOUGHT) for one in sought)
-        for pinned, outcome in zip(sought, outcomes, strict=True):
+        outcomes = yield tuple(bottom.plan(self.pinned[at].narrowed(query), _SOUGHT) for at in sought)
+        for at, outcome in zip(sought, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 self.failures.append(Failure.recorded(PINNED, outcome, "a document's first chunk is shown"))
             else:
-                best[pinned] = next((one for one in outcome.ids if one in chunks[pinned]), None)
+                best[at] = next((one for one in outcome.ids if one in self.pinned[at].chunks), None)
         found: dict[str, Hit] = {}
-        for pinned, own in chunks.items():
-            if own:
-                chosen = best[pinned] or min(own, key=lambda one: _place(own[one]))
-                hit = held.get(chosen) or Hit(own[chosen])
-                vote = Vote(PINNED, len(found) + 1, query=pinned.pin.query)
-                found.setdefault(chosen, hit.voted(vote))
+        for (pin, chunks), one in zip(self.pinned, best, strict=True):
+            chosen = one or min(chunks, key=lambda chunk_id: _place(chunks[chunk_id]))
+            hit = held.get(chosen) or Hit(chunks[chosen])
+            found.setdefault(chosen, hit.voted(Vote(PINNED, len(found) + 1, query=pin.query)))
         return list(found.values())
 
 
@@ -197,11 +210,3 @@ def _place(chunk: Chunk) -> tuple[float, ...]:
     """Where a chunk begins in its document; what is unknown counts as the beginning."""
     numbers = (chunk.metadata.get(key) for key in ("page_number", "page", "chunk_index", "start"))
     return tuple(float(one) if isinstance(one, int | float) else 0.0 for one in numbers)
-
-
-def _gone(pins: Sequence[PinnedIn]) -> Iterator[Failure]:
-    """A note for each base that does not have all that is pinned; without names, which not everybody may know."""
-    lost = [pinned.base.snapshot.folder.name for pinned in pins if not pinned.is_there()]
-    for kb in dict.fromkeys(lost):
-        said = f"{lost.count(kb)} pinned here is not in knowledge base {kb!r}: `voicevault kb curation {kb}` names it"
-        yield Failure(PINNED, "missing", said, degrades=False)

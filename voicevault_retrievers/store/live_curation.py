@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.blocking import Blocked, BlockedInBase
 from voicevault_retrievers.core.filters import Filter
-from voicevault_retrievers.core.leaf import Guard
 from voicevault_retrievers.core.pages import FILE_KEYS, file_of
 from voicevault_retrievers.core.types import Failure, Query
 from voicevault_retrievers.errors import RetrievalError, nearest
@@ -223,16 +222,27 @@ class CuratedBase(NamedTuple):
     snapshot: Snapshot
     prefix: str = ""
 
+    @property
+    def rules(self) -> CurationRules | None:
+        """The rules in force; None where there are none."""
+        return self.curation.rules(self.snapshot)
 
-def guard_of(bases: Iterable[CuratedBase]) -> Guard:
-    """What adds to a query the chunks that are blocked in these knowledge bases, unless that was done already."""
-    searched = list(bases)
 
-    def guard(query: Query) -> tuple[Query, Sequence[Failure]]:
+@dataclass(frozen=True)
+class BaseGuard:
+    """Adds to queries what is blocked in knowledge bases."""
+
+    bases: tuple[CuratedBase, ...]
+
+    def is_done(self, query: Query) -> bool:
+        """Whether a query says of all these bases what is blocked there."""
+        said = query.blocked
+        return said is not None and all(said.covers(str(base.snapshot.folder)) for base in self.bases)
+
+    def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it, and the failures of the curations."""
         said = query.blocked or Blocked()
-        return blocking(query, [base for base in searched if not said.covers(str(base.snapshot.folder))])
-
-    return guard
+        return blocking(query, [base for base in self.bases if not said.covers(str(base.snapshot.folder))])
 
 
 def blocking(query: Query, bases: Iterable[CuratedBase]) -> tuple[Query, Sequence[Failure]]:
@@ -240,12 +250,17 @@ def blocking(query: Query, bases: Iterable[CuratedBase]) -> tuple[Query, Sequenc
     parts: list[BlockedInBase] = []
     failures: list[Failure] = []
     for base in bases:
-        failure, rules = base.curation.now().failure, base.curation.rules(base.snapshot)
+        failure, rules = base.curation.now().failure, base.rules
         failures += [failure] if failure else []
-        parts += [rules.blocked(query.text)] if rules else []
-    if not parts:
-        return query, failures
-    return replace(query, blocked=(query.blocked or Blocked()).with_parts(parts)), failures
+        folder = base.snapshot.folder
+        parts.append(rules.blocked(query.text) if rules else BlockedInBase(str(folder), folder.name))
+    return query.blocking((query.blocked or Blocked()).with_parts(parts)), failures
+
+
+def always_blocked(base: object) -> Blocked:
+    """What is blocked in a knowledge base for every question; nothing for None and for what has no curation."""
+    found: Sequence[CuratedBase] = base.curations() if hasattr(base, "curations") else ()
+    return blocking(Query(""), found)[0].blocked or Blocked()
 
 
 def of_document(name: str) -> Filter:

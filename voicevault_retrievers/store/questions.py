@@ -15,7 +15,7 @@ from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.codec import Limits
-from voicevault_retrievers.store.live_curation import guard_of
+from voicevault_retrievers.store.live_curation import BaseGuard
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.reader import View, keywords_only
 from voicevault_retrievers.store.snapshot import Snapshot
@@ -127,7 +127,7 @@ def question_channel(kb: Base, **options: Any) -> QuestionChannel:
         raise NotIndexedError(f"the questions have no vectors: {keywords_only(kb.name)}")
     channel = index.channel(**options)
     channel.kb = kb.name
-    channel.guard = guard_of(kb.view(channel.prefix).curations())
+    channel.guard = BaseGuard(tuple(kb.view(channel.prefix).curations()))
     return channel
 
 

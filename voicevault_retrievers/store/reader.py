@@ -27,7 +27,7 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import ChromaCopy, SnapshotVectors
-from voicevault_retrievers.store.live_curation import CuratedBase, LiveCuration, guard_of
+from voicevault_retrievers.store.live_curation import BaseGuard, CuratedBase, LiveCuration
 from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.snapshot import Snapshot
 
@@ -139,9 +139,9 @@ def vector_channel(
 
 def guarded(channel: L, views: Iterable[View]) -> L:
     """The channel, which does not find what is blocked in the knowledge bases of the views."""
-    bases = [base for view in views for base in view.curations()]
+    bases = tuple(base for view in views for base in view.curations())
     if bases:
-        channel.guard = guard_of(bases)
+        channel.guard = BaseGuard(bases)
     return channel
 
 

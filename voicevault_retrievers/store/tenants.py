@@ -71,11 +71,6 @@ class TenantIndex:
             return self._base
 
     @property
-    def is_open(self) -> bool:
-        """Whether a search need not open the knowledge base first."""
-        return self._base is not None or vacant(self._folder)
-
-    @property
     def channel(self) -> Channel:
         """The keyword channel with default options."""
         return self._channel

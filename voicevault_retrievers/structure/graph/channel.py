@@ -107,7 +107,7 @@ class GraphChannel(LeafChannel):
             return None
 
     def _direct_plan(self, query: Query) -> Plan[dict[str, Any] | None]:
-        query, _ = self.guarded(query)
+        query, _ = yield from self.guarding(query)
         call = Call(
             self.name,
             partial(self._direct, query),

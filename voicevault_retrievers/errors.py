@@ -29,7 +29,7 @@ RetrievalError
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from types import FunctionType
 
@@ -212,9 +212,14 @@ def _is_code(attribute: object) -> bool:
 def unknown(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """A ConfigError for an unknown name, which suggests the nearest known name."""
     names = sorted(known)
-    near = get_close_matches(str(name), names, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = nearest(name, names)
     return ConfigError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def nearest(name: object, known: Sequence[str]) -> str:
+    """A question, after a space, that suggests the nearest of the known names; empty where none is near."""
+    near = get_close_matches(str(name), known, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def is_setup_error(error: BaseException) -> bool:

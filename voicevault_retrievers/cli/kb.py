@@ -13,6 +13,7 @@ from rich.progress import DownloadColumn
 from rich.table import Table
 
 from voicevault_retrievers.cli import options
+from voicevault_retrievers.cli.curation import curation
 from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.cli.structure import contexts, graph, parents, questions
 from voicevault_retrievers.dense import load_embedder
@@ -38,6 +39,7 @@ kb.add_command(graph)
 kb.add_command(parents)
 kb.add_command(questions)
 kb.add_command(contexts)
+kb.add_command(curation)
 
 
 @kb.command("list", epilog=options.examples("voicevault kb list", "voicevault kb list --json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
@@ -31,6 +32,14 @@ def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
     if len(hits) == len(ranking):
         return ranking
     return replace(ranking, hits=hits).failing(withheld())
+
+
+def unblocked(ranking: Ranking, blocked: Blocked | None) -> Ranking:
+    """The hits that are not blocked."""
+    if not blocked:
+        return ranking
+    hits = blocked.left(ranking.hits)
+    return ranking if hits is ranking.hits else replace(ranking, hits=tuple(hits))
 
 
 def withheld() -> Failure:

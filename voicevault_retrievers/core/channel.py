@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import whole
-from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.access_control import permitted, unblocked
 from voicevault_retrievers.core.component import Component
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
@@ -159,6 +159,8 @@ class Stage(Component):
 
     refills = True
     bounded = True
+    gives_text = False
+    """Whether the stage gives hits the text that a model reads, and does not rank them."""
 
     arefine: Callable[[Query, Ranking], Awaitable[Ranking]] | None = None
     """An async `refine`; None where the stage has none."""
@@ -222,7 +224,7 @@ class Stage(Component):
         """The stage's result, without hits that access rights do not permit: no later stage and no trace sees them."""
         if not isinstance(given, Ranking):
             raise TypeError(f"{self.name} gave a {type(given).__name__}, not a Ranking")
-        return permitted(given, query.require)
+        return unblocked(permitted(given, query.require), query.blocked)
 
 
 class Then(Over):
@@ -334,8 +336,8 @@ class Rewriter(Component):
 class Rewritten(Over):
     """A channel asked with a rewritten query, or with the original query where a rewriter of this package fails.
 
-    The failure is added to the ranking. The access rights are always those of the original query, so a rewriter that
-    makes a new query cannot drop them.
+    The failure is added to the ranking. The access rights, and what is blocked, are always those of the original query,
+    so a rewriter that makes a new query cannot drop them.
     """
 
     def __init__(self, rewriter: Rewriter, below: Channel) -> None:
@@ -346,7 +348,8 @@ class Rewritten(Over):
         if k == 0:
             return Ranking()
         rewritten, failures = yield from self.rewriter.plan(query)
-        ranking = yield from self.below.plan(replace(rewritten, require=query.require), k)
+        asked = replace(rewritten, require=query.require, blocked=query.blocked)
+        ranking = yield from self.below.plan(asked, k)
         return ranking.failing(*failures)
 
     def describe(self, indent: str = "") -> str:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.core.access_control import withheld
 from voicevault_retrievers.core.channel import Channel
-from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop
+from voicevault_retrievers.core.execution.steps import Steps, arun, run
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.types import (
@@ -59,6 +60,18 @@ Request: TypeAlias = tuple[Query, Sequence[Variant], int]
 """A query, the wordings of it that are searched, and how many matches of each are wanted."""
 
 
+class Guard(Protocol):
+    """Adds to queries what the owners of the searched chunks have blocked."""
+
+    def is_done(self, query: Query) -> bool:
+        """Whether a query has it already."""
+        ...
+
+    def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it, and the failures of finding that out; may read files."""
+        ...
+
+
 class LeafChannel(Channel):
     """A channel that searches something itself. Subclasses implement `find`.
 
@@ -66,6 +79,9 @@ class LeafChannel(Channel):
     rank. Among equal ranks, the chunk that more wordings found, at higher ranks, comes first. One call searches all
     wordings; with `each_alone`, meant for channels that wait on a server, concurrent calls search one wording each.
     `timeout` is in seconds; None waits without limit.
+
+    Chunks that are blocked (`Query.blocked`) are left out before anything else sees them. The channel is asked for more
+    until k are left.
     """
 
     each_alone = False
@@ -73,6 +89,8 @@ class LeafChannel(Channel):
     """Whether the channel waits for nothing remote."""
     computes = False
     """Whether the channel is known to only compute."""
+    guard: Guard | None = None
+    """Adds to a query what the owner of the searched chunks has blocked; None where nobody blocks."""
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
         self.name = name
@@ -94,9 +112,10 @@ class LeafChannel(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
+        query, unguarded = yield from self.guarding(query)
         wordings = self._wordings(query)
         if not wordings:
-            return Ranking()
+            return Ranking((), tuple(unguarded))
         groups = [(wording,) for wording in wordings] if self.each_alone else [wordings]
         outcomes = yield tuple(self._call(query, group, k) for group in groups)
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -108,13 +127,23 @@ class LeafChannel(Channel):
             if not isinstance(outcome, Exception)
             for wording, matches in zip(group, outcome, strict=True)
         ]
-        notes = list(self.notes([matches for _, matches in found]))
+        notes = [*unguarded, *self.notes([matches for _, matches in found])]
         notes += [withheld()] if any(isinstance(outcome, _Permitted) for outcome in outcomes) else []
         return Ranking(
             self._merge(found, k),
             (*(Failure.of(self.name, error, "its other wordings are searched") for error in failures), *notes),
             scan=self.scan(query, found),
         )
+
+    def guarded(self, query: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it in the searched knowledge bases."""
+        return (query, ()) if self.guard is None else self.guard(query)
+
+    def guarding(self, query: Query) -> Plan[tuple[Query, Sequence[Failure]]]:
+        """`guarded` outside an event loop, as it reads files."""
+        if self.guard is None or self.guard.is_done(query):
+            return query, ()
+        return (yield from off_loop(self.name, partial(self.guarded, query)))
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
         """Like `Channel.scan`. A search passes the matches that it `found` for each wording, to reuse them."""
@@ -147,14 +176,19 @@ class LeafChannel(Channel):
         )
 
     def _find_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return _permitted(query, self.find(query, wordings, k))
+        found = self.find(query, wordings, k)
+        return run(_allowed(query, found, k), partial(self.find, query, wordings))
 
     def _find_each_permitted(self, asked: Sequence[Request]) -> list[Sequence[Sequence[Match]]]:
-        return [_permitted(query, found) for (query, _, _), found in zip(asked, self.find_each(asked), strict=True)]
+        each = zip(asked, self.find_each(asked), strict=True)
+        return [
+            run(_allowed(query, found, k), partial(self.find, query, wordings)) for (query, wordings, k), found in each
+        ]
 
     async def _afind_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         afind: Any = self.afind
-        return _permitted(query, await afind(query, wordings, k))
+        found = await afind(query, wordings, k)
+        return await arun(_allowed(query, found, k), partial(afind, query, wordings))
 
     def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> Listing[Hit]:
         """The best k hits over all wordings, each chunk once.
@@ -220,6 +254,25 @@ def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | Non
 
 class _Permitted(list[Sequence[Match]]):
     """The matches that are left where access rights removed some."""
+
+
+def _allowed(query: Query, found: Sequence[Sequence[Match]], k: int) -> Steps[Sequence[Sequence[Match]]]:
+    """At most k matches of each wording that are neither blocked nor withheld; a step asks for that many matches.
+
+    `found` are the first k. The scan of a search reads either every wording's own matches or none, so that all become
+    plain lists where one wording has lost some.
+    """
+    blocked, depth = query.blocked, k
+    if not blocked:
+        return _permitted(query, found)
+    while True:
+        left = [blocked.left(matches) for matches in found]
+        if depth == k and all(kept is matches for kept, matches in zip(left, found, strict=True)):
+            return _permitted(query, found)
+        if all(len(kept) >= k or len(matches) < depth for kept, matches in zip(left, found, strict=True)):
+            return _permitted(query, [list(kept[:k]) for kept in left])
+        depth *= 2
+        found = yield depth
 
 
 def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Sequence[Match]]:

@@ -34,6 +34,11 @@ def file_of(metadata: Mapping[str, Any], source_key: str | None = None) -> Any |
     return _first(metadata, _FILES, source_key)
 
 
+def files_of(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """All names that a chunk's metadata give its file, as text; see `file_of` for the one that counts elsewhere."""
+    return frozenset(str(value) for key in _FILES if (value := value_at(metadata, key)) is not None)
+
+
 def page_of(
     metadata: Mapping[str, Any], page_key: str | None = None, source_key: str | None = None
 ) -> tuple[Any, Any] | None:

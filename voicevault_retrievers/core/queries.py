@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers._support.checks import weights_or_none, whole_or_none
 from voicevault_retrievers._support.frozen import FrozenDict, positive
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.filters import Filter, canonical, compile_filter, scope
 from voicevault_retrievers.errors import ConfigError, unknown
 
@@ -112,7 +114,8 @@ class Query:
     counted as often as its weight (above 0) says. `where` narrows the search, `require` holds the caller's access
     rights: both are filters, applied before ranking. An empty `where` narrows nothing, an empty `require` permits
     nothing (see `filters.scope`). `weights` overrides those of fused channels by name. `history` is the conversation so
-    far, oldest turn first.
+    far, oldest turn first. `blocked` are chunks that are not found, whatever a channel does: the curation of a
+    knowledge base sets it.
     """
 
     text: str
@@ -126,6 +129,7 @@ class Query:
     reference_date: date | datetime | None = None
     max_context_tokens: int | None = None
     history: tuple[Turn, ...] = ()
+    blocked: Blocked | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -162,9 +166,15 @@ class Query:
             found.setdefault(variant.text, variant)
         return tuple(found.values())
 
+    def blocking(self, blocked: Blocked) -> Query:
+        """The query with what is blocked for it; cheaper than `replace`, as no other part is checked again."""
+        twin = copy.copy(self)
+        object.__setattr__(twin, "blocked", blocked)
+        return twin
+
     def _parts(self) -> tuple[Any, ...]:
         asked = self.text, self.variants, self.sparse, self.route, canonical(self.where), canonical(self.require)
-        return (*asked, self.weights, self.reference_date, self.max_context_tokens, self.history)
+        return (*asked, self.weights, self.reference_date, self.max_context_tokens, self.history, self.blocked)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Query):

@@ -31,6 +31,7 @@ class StageWrapper(Stage):
         self.blocking = stage.blocking
         self.refills = stage.refills
         self.bounded = stage.bounded
+        self.gives_text = stage.gives_text
 
     @property
     def own(self) -> bool:

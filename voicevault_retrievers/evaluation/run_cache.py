@@ -15,6 +15,8 @@ from voicevault_retrievers.core.types import Failure, Query, Ranking, Scan
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
+from voicevault_retrievers.store.curated import CurationSource
+from voicevault_retrievers.store.live_curation import CuratedBase
 
 R = TypeVar("R", bound="Remembering")
 
@@ -31,6 +33,10 @@ class RememberedBase:
         """The base's own notes."""
         notes: Iterable[Failure] = getattr(self._base, "notes", ())
         return notes
+
+    def curations(self) -> Sequence[CuratedBase]:
+        """The base's own curations."""
+        return self._base.curations() if isinstance(self._base, CurationSource) else ()
 
     def __getattr__(self, name: str) -> Callable[..., Channel]:
         def channel(**options: Any) -> Channel:

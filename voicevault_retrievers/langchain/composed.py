@@ -172,8 +172,10 @@ class ComposedRetriever(PipelineRetriever):
         reranker = self.made.get("rerank", asked, lambda: rerank.converted(_stage))
         return preset.with_options(expand, Fusion.of(self.fusion), reranker)
 
-    def _over(self, channels: Mapping[str, Channel], notes: Sequence[Failure] = ()) -> Pipeline:
-        return self._preset(channels).build(channels, notes=notes)
+    def _over(
+        self, channels: Mapping[str, Channel], notes: Sequence[Failure] = (), base: Base | None = None
+    ) -> Pipeline:
+        return self._preset(channels).build(channels, notes=notes, base=base)
 
     def _over_base(
         self, base: Base, made: Mapping[str, Channel] | None = None, more: Mapping[str, Channel] | None = None

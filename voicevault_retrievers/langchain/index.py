@@ -142,7 +142,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
     def _unstaged(self) -> Pipeline:
         commit = self.kb.view()
         if self.preset is None and self.kb.manifest.embedder is None:
-            return self._over({"bm25": commit.bm25()}, notes=commit.notes)
+            return self._over({"bm25": commit.bm25()}, notes=commit.notes, base=commit)
         return self._over_base(commit)
 
     def _options(self) -> list[Any]:

@@ -13,6 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import manifest
+from voicevault_retrievers.store.live_curation import FILE
 
 FileSystem: TypeAlias = AbstractFileSystem
 
@@ -81,7 +82,8 @@ def _put(folder: Path, fs: FileSystem, path: str) -> bool:
     """Copy the files of the manifest; False where a new commit replaced it meanwhile and files may be missing."""
     present = manifest.read(folder)
     try:
-        for file in _files(folder, present.names):
+        kept = {FILE} if (folder / FILE).exists() else set()
+        for file in _files(folder, present.names | kept):
             target = f"{path}/{file.relative_to(folder).as_posix()}"
             fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             fs.put_file(str(file), target)

@@ -259,7 +259,9 @@ class WrappedChannel(StoreChannel):
     def among(self, ids: Iterable[str]) -> WrappedChannel:
         """This channel restricted to the chunks with these ids."""
         held = {name for part in self.view.parts for name in part.rows.places(ids)}
-        return WrappedChannel(self.store, self.view, self._alone, ids=held)
+        twin = WrappedChannel(self.store, self.view, self._alone, ids=held)
+        twin.guard = self.guard
+        return twin
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         with self._alone:

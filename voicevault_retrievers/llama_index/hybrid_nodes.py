@@ -20,6 +20,7 @@ from voicevault_retrievers.llama_index.convert import REF_DOC, chunk_of, node_of
 from voicevault_retrievers.llama_index.external_vectors import Calling, Vectors
 from voicevault_retrievers.llama_index.vector_query import searching
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.reader import guarded
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,7 +97,8 @@ class HybridNodes:
         view = self.base.view()
         searched = self._searched
         if searched[0] is not view.snapshot:
-            searched = self._searched = view.snapshot, {"bm25": view.bm25(), "dense": self.vectors.channel(view)}
+            dense = guarded(self.vectors.channel(view), [view])
+            searched = self._searched = view.snapshot, {"bm25": view.bm25(), "dense": dense}
         return searched[1]
 
     def _ids(self, node_ids: Sequence[str] | None, where: Filter | None) -> list[str]:

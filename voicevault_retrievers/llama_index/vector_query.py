@@ -47,6 +47,7 @@ class Candidates(Through, LeafChannel):
     def __init__(self, below: LeafChannel, get: Get, ids: Sequence[str], most: int | None = None) -> None:
         super().__init__(below.name, below.kind)
         self.below = below
+        self.guard = below.guard
         self.get = get
         self.ids = ids
         self.most = whole_or_none("sparse_top_k", most, least=0)

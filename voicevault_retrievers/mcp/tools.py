@@ -16,6 +16,7 @@ from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.citations import citation_of, without_headers
 from voicevault_retrievers.answers.source_numbers import Layout, kept_numbers
 from voicevault_retrievers.answers.tool_input import check_where, invalid
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.execution.plan import AsyncObserver
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.pages import file_key_of
@@ -27,6 +28,7 @@ from voicevault_retrievers.mcp.bases import Library, in_thread
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import BaseListing, listing
 from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.live_curation import always_blocked
 from voicevault_retrievers.structure.parent_links import Kinship
 
 KEPT = 1000
@@ -85,32 +87,36 @@ class Passage:
 def passage(base: KnowledgeBase | Engine | None, offer: Offer, chunk_id: str, neighbours: int) -> Passage | None:
     """A chunk with its parent's text, or with `neighbours` chunks on either side; None where it does not exist.
 
-    Chunks that the offer does not permit do not exist. An engine's collection has no neighbours.
+    Chunks that the offer does not permit, or that the base's owner has blocked, do not exist. An engine's collection
+    has no neighbours.
     """
+    hidden = always_blocked(base)
     found = {} if base is None else base.get([chunk_id])
     chunk = found.get(chunk_id)
-    if base is None or chunk is None or not offer.passes(chunk.metadata):
+    if base is None or chunk is None or not offer.passes(chunk.metadata) or hidden.has(chunk):
         return None
     parent = base.parents([chunk.parent_id]).get(chunk.parent_id) if chunk.parent_id else None
-    if parent is not None and parent.text and offer.permits(parent.metadata):
+    if parent is not None and parent.text and offer.permits(parent.metadata) and not hidden.shows(parent):
         return Passage((_hit(Kinship().joined(chunk, parent), offer, parent.text),))
-    around = _around(base, chunk, offer, neighbours) if isinstance(base, KnowledgeBase) else []
+    around = _around(base, chunk, offer, neighbours, hidden) if isinstance(base, KnowledgeBase) else []
     chunks = around or [chunk]
     at = next(place for place, one in enumerate(chunks) if one.id == chunk.id)
     return Passage(tuple(_hit(one, offer) for one in chunks), at)
 
 
-def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int) -> Sequence[Chunk]:
+def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int, hidden: Blocked) -> Sequence[Chunk]:
     """The chunk with its permitted neighbours in the document, in order; empty where they have no order.
 
-    Chunks that the offer does not permit have no influence, not even on whether the indexes give an order.
+    Chunks that the offer does not permit, or that are blocked, have no influence, not even on whether the indexes give
+    an order.
     """
     at, key = chunk.metadata.get("chunk_index"), file_key_of(chunk.metadata)
     if not neighbours or key is None or not isinstance(at, int) or isinstance(at, bool):
         return []
     beside: Filter = {key: chunk.metadata[key], "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
     found = base.get(base.view().snapshot.matching(beside)).values()
-    chunks = {chunk.id: chunk, **{one.id: one for one in found if offer.passes(one.metadata)}}
+    shown = (one for one in found if offer.passes(one.metadata) and not hidden.has(one))
+    chunks = {chunk.id: chunk, **{one.id: one for one in shown}}
     if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # indexes may restart on each page
         return []
     return sorted(chunks.values(), key=_place)
@@ -297,13 +303,14 @@ class Tools:
         return self._offers[source.kb], source.chunk_id
 
     def _listing(self, offer: Offer) -> BaseListing:
-        """The listing of a base, cached for its present commit."""
+        """The listing of a base, cached for its present commit and curation."""
         base = self._library.base(offer)
-        snapshot = base.view().snapshot if isinstance(base, KnowledgeBase) else None
+        state = (base.view().snapshot, base.curation) if isinstance(base, KnowledgeBase) else None
         known, found = self._listings.get(offer.name, (None, None))
-        if found is None or snapshot is None or known is not snapshot:
-            found = listing(chunk for chunk in base or () if offer.passes(chunk.metadata))
-            self._listings[offer.name] = snapshot, found
+        if found is None or state is None or known != state:
+            hidden = always_blocked(base)
+            found = listing(chunk for chunk in base or () if offer.passes(chunk.metadata) and not hidden.has(chunk))
+            self._listings[offer.name] = state, found
         return found
 
 

@@ -13,14 +13,16 @@ from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
-from voicevault_retrievers.core.access_control import Access, admitted, permitted
-from voicevault_retrievers.core.channel import Channel, Rewritten, Stage, Then, Through, check_k
+from voicevault_retrievers.core.access_control import Access, admitted, permitted, unblocked
+from voicevault_retrievers.core.channel import Channel, Stage, check_k
+from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import (
     AsyncObserver,
     Observer,
     Plan,
     Span,
     answered,
+    off_loop,
     timings,
     value_of,
 )
@@ -28,17 +30,25 @@ from voicevault_retrievers.core.failures import log_failures
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.queries import Turn, as_turn
 from voicevault_retrievers.core.tracing import permitting
-from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Hit, Query, Ranking, Result, Route, as_query
-from voicevault_retrievers.dense.channel import VectorChannel
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
 from voicevault_retrievers.display import analyzer_of, result_html
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.fusion.fuse import Fused, OnError
+from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.fusion.hybrid import ahybrid_search, hybrid_search
 from voicevault_retrievers.pipeline.batch import Asked, Batched
+from voicevault_retrievers.pipeline.composition import (
+    answers_directly,
+    check_vector,
+    fused_names,
+    graph_of,
+    reads_history,
+)
 from voicevault_retrievers.pipeline.narrowed import Narrowed
 from voicevault_retrievers.rerank import GroupBy, Grouped
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.rerank.grouping import passages_of
+from voicevault_retrievers.store.curated import Curated, CurationSource
+from voicevault_retrievers.store.live_curation import blocking
 from voicevault_retrievers.structure.graph import GraphChannel
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +67,8 @@ class Pipeline(Batched):
     SIMPLE question for which a `GraphChannel` of the pipeline finds something also gets the graph's own
     `kg_direct_answer`. With `access` "mandatory" a search without `Query.require` raises AccessError; an empty
     `require` permits nothing. A pipeline never returns a hit that `require` does not permit, whatever a custom channel
-    or stage returns. With `group_by`, a GroupBy or its key, a search finds k groups of hits, after all stages.
+    or stage returns. A search is under the `curation` of the knowledge bases that are searched; see `store.Curated`.
+    With `group_by`, a GroupBy or its key, a search finds k groups of hits, after all stages.
     """
 
     def __init__(
@@ -73,6 +84,7 @@ class Pipeline(Batched):
         flare: Flare | None = None,
         access: Access = "optional",
         group_by: GroupBy | Mapping[str, Any] | str | None = None,
+        curation: CurationSource | None = None,
     ) -> None:
         if access not in get_args(Access):
             raise unknown("access", access, get_args(Access))
@@ -91,12 +103,18 @@ class Pipeline(Batched):
         self.notes = tuple(notes)
         self.flare = flare
         self.access = access
+        self.curation = curation
         self.group_by = GroupBy.of(group_by)
 
     @property
+    def curated(self) -> Channel:
+        """The channel under the curation of its knowledge bases."""
+        return self.channel if self.curation is None else Curated(self.channel, self.curation)
+
+    @property
     def searched(self) -> Channel:
-        """The channel, with its hits grouped where this pipeline groups them: after all stages."""
-        return self.channel if self.group_by is None else Grouped(self.channel, self.group_by)
+        """The curated channel, with its hits grouped where this pipeline groups them: after all stages."""
+        return self.curated if self.group_by is None else Grouped(self.curated, self.group_by)
 
     def search(
         self,
@@ -154,12 +172,12 @@ class Pipeline(Batched):
 
     def kg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """What the graph alone states about the first reference in a text; None without a reference or statement."""
-        graph = _graph(self.channel, self.admitted(text))
+        graph = graph_of(self.curated, self.admitted(text))
         return None if graph is None else graph[0].kg_direct_query(graph[1])
 
     async def akg_direct_query(self, text: str | Query) -> Mapping[str, Any] | None:
         """`kg_direct_query` on the running event loop."""
-        graph = _graph(self.channel, self.admitted(text))
+        graph = await self._agraph(self.admitted(text))
         return None if graph is None else await graph[0].akg_direct_query(graph[1])
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
@@ -182,7 +200,7 @@ class Pipeline(Batched):
         for name in ("timeout", "group_by"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"a pipeline that is a channel has no {name}: set it on the pipeline around it")
-        return Narrowed(self.channel, where, require, access=self.access, notes=self.notes)
+        return Narrowed(self.curated, where, require, access=self.access, notes=self.notes)
 
     def __rshift__(self, stage: Stage) -> Pipeline:
         """A copy of this pipeline with one more stage."""
@@ -216,7 +234,7 @@ class Pipeline(Batched):
 
     def _answered(self, result: Result) -> Result:
         """The result with the graph's direct answer and the hits of FLARE."""
-        graph = _answering(self.channel, result)
+        graph = graph_of(self.curated, result.query) if answers_directly(result) else None
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -227,7 +245,7 @@ class Pipeline(Batched):
         return self._told(result if flare is None else flare.extended(result))
 
     async def _aanswered(self, result: Result) -> Result:
-        graph = _answering(self.channel, result)
+        graph = await self._agraph(result.query) if answers_directly(result) else None
         if graph is not None:
             channel, narrowed = graph
             try:
@@ -251,10 +269,21 @@ class Pipeline(Batched):
         return await self._aanswered(self._result(*value_of(found), spans))
 
     def _bare(self, asked: Query, top_k: int) -> Ranking:
-        return permitted(hybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        asked, failures = self._unblocked(asked)
+        found = hybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     async def _abare(self, asked: Query, top_k: int) -> Ranking:
-        return permitted(await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout), asked.require)
+        asked, failures = await aexecute(off_loop("curation", partial(self._unblocked, asked)))
+        found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
+
+    async def _agraph(self, query: Query) -> tuple[GraphChannel, Query] | None:
+        return await aexecute(off_loop("curation", partial(graph_of, self.curated, query)))
+
+    def _unblocked(self, asked: Query) -> tuple[Query, Sequence[Failure]]:
+        """The query with what is blocked for it: a hybrid search is without synonyms and pins."""
+        return (asked, ()) if self.curation is None else blocking(asked, self.curation.curations())
 
     def _flare(self, result: Result) -> Flare | None:
         """The FLARE loop for a result, under its query's filters and access rights; None where it does not apply."""
@@ -291,11 +320,11 @@ class Pipeline(Batched):
         asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
-        names = _fused_names(self.channel)
+        names = fused_names(self.channel)
         for name in asked.weights or {}:
             if name not in names:
                 raise unknown("channel in weights", name, names)
-        _check_vector(asked, list(self.channel.leaves()))
+        check_vector(asked, list(self.channel.leaves()))
         return asked
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:
@@ -315,7 +344,7 @@ class Pipeline(Batched):
 
     def _unread(self, query: Query) -> Sequence[Failure]:
         """A note where the query has a conversation that no part of this pipeline searches with."""
-        if not query.history or self.flare is not None or _reads_history(self.channel):
+        if not query.history or self.flare is not None or reads_history(self.channel):
             return ()
         said = "the question is searched without its conversation, which a rewriter reads: give expansion=FollowUp()"
         return (Failure("history", "NotRead", said, degrades=False),)
@@ -341,46 +370,6 @@ class _Asking:
 def _logged(ranking: Ranking) -> Ranking:
     log_failures(_LOG, "a search", ranking.errors, notes=logging.INFO)
     return ranking
-
-
-def _graph(channel: Channel, query: Query) -> tuple[GraphChannel, Query] | None:
-    """The first graph channel below a channel, and the query as it reaches that channel, with all filters above it."""
-    if isinstance(channel, GraphChannel):
-        return channel, query
-    if isinstance(channel, Then) and not channel.stage.own:
-        return None  # a stage of another package sees the graph's hits and may mask them
-    if isinstance(channel, Through):
-        query = channel.asked(query)
-    parts = channel.children().values()
-    return next((found for one in parts if (found := _graph(one, query)) is not None), None)
-
-
-def _answering(channel: Channel, result: Result) -> tuple[GraphChannel, Query] | None:
-    """The graph channel that answers a SIMPLE question directly, with its query; None where nothing was found."""
-    return _graph(channel, result.query) if result.route is Route.SIMPLE and result.hits else None
-
-
-def _reads_history(channel: Channel) -> bool:
-    if isinstance(channel, Rewritten) and channel.rewriter.reads_history():
-        return True
-    return any(map(_reads_history, channel.children().values()))
-
-
-def _fused_names(channel: Channel) -> set[str]:
-    children = channel.children()
-    own = children if isinstance(channel, Fused) else ()
-    return {*own, *(name for child in children.values() for name in _fused_names(child))}
-
-
-def _check_vector(query: Query, leaves: Sequence[Channel]) -> None:
-    """Raise ConfigError where a bare vector fits no channel. Channels of unknown dimension may fit."""
-    bare = query.vectors.get(ANY_EMBEDDER)
-    if bare is None:  # avoids asking a server for a dimension
-        return
-    semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
-    known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
-    if len(known) == len(semantic) and len(bare) not in known.values():
-        raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")
 
 
 def _routed(spans: Sequence[Span]) -> Route | None:

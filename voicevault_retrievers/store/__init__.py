@@ -3,6 +3,8 @@
 from voicevault_retrievers.store.bases import Bases
 from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.commit import Changes
+from voicevault_retrievers.store.curated import Curated
+from voicevault_retrievers.store.curation import Curation, CurationRule
 from voicevault_retrievers.store.delete_base import remove
 from voicevault_retrievers.store.export import export, restore
 from voicevault_retrievers.store.graphs import GraphUpdate, update_graph
@@ -18,6 +20,9 @@ from voicevault_retrievers.store.voicevault import import_voicevault
 __all__ = [
     "Bases",
     "Changes",
+    "Curated",
+    "Curation",
+    "CurationRule",
     "Drift",
     "GraphUpdate",
     "KnowledgeBase",

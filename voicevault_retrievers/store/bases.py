@@ -16,11 +16,12 @@ from voicevault_retrievers.store import analyzers, codec, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.live_curation import CuratedBase
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
-from voicevault_retrievers.store.reader import View, keyword_channel, keywords_only, nothing_in, vector_channel
+from voicevault_retrievers.store.reader import View, guarded, keyword_channel, keywords_only, nothing_in, vector_channel
 
 
 class Bases:
@@ -122,13 +123,18 @@ class Bases:
 
     def graph(self, **options: Any) -> Channel:
         """The channel over the references of the present chunks of all bases; as `KnowledgeBase.graph`."""
-        return graph_channel(self.references(), **options)
+        channel = graph_channel(self.references(), **options)
+        return guarded(channel, map(self._view, self._searched()))
 
     def references(self) -> SnapshotGraph:
         """The graph of the references of the present chunks of all bases."""
         searched = self._searched()
         folder = searched[0].path if len(self._paths) == len(searched) == 1 else None
         return self._graphs.of([self._view(base) for base in searched], folder)
+
+    def curations(self) -> list[CuratedBase]:
+        """The curations of the bases with their present chunks, for a pipeline; each is for its base's chunks."""
+        return [one for base in self._searched() for one in self._view(base).curations()]
 
     def has_parents(self, require: Filter | None = None) -> bool:
         """Whether any base has a parent that the access rights permit."""

@@ -11,9 +11,11 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.bm25 import BM25
+from voicevault_retrievers.store.curation import Curation
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
+from voicevault_retrievers.store.live_curation import CuratedBase, LiveCuration
 from voicevault_retrievers.store.questions import question_channel
-from voicevault_retrievers.store.reader import ChunkBatch, View
+from voicevault_retrievers.store.reader import ChunkBatch, View, guarded
 from voicevault_retrievers.structure.graph import GraphChannel
 from voicevault_retrievers.structure.questions import QuestionChannel
 
@@ -22,10 +24,15 @@ class Searched(HybridSearch, ABC):
     """A search source at its present commit."""
 
     _graphs: KeptGraph
+    _curation: LiveCuration
 
     @property
     @abstractmethod
     def path(self) -> Path: ...
+
+    @property
+    def name(self) -> str:
+        return self.path.name
 
     @abstractmethod
     def view(self, prefix: str = "") -> View: ...
@@ -66,7 +73,23 @@ class Searched(HybridSearch, ABC):
         `options` are `hops`, and those of `GraphChannel` except `depth`. The graph is built when first searched;
         `store.graphs.update_graph` keeps it in a file.
         """
-        return graph_channel(self.references(), **options)
+        return guarded(graph_channel(self.references(), **options), [self.view()])
+
+    @property
+    def curation(self) -> Curation | None:
+        """The curation that is in force: synonyms, pinned and blocked documents; None where there is none.
+
+        It is in the file `curation.yaml` in the folder, which a search reads again when it has changed.
+        """
+        return self._curation.now().curation
+
+    def unresolved_curation(self) -> list[str]:
+        """What the curation names that is not in the knowledge base, one line each, with the nearest name."""
+        return [line for base in self.curations() if (rules := base.rules) is not None for line in rules.unresolved()]
+
+    def curations(self) -> list[CuratedBase]:
+        """The curation with the present chunks, for a pipeline."""
+        return self.view().curations()
 
     def references(self) -> SnapshotGraph:
         """The graph of the references of the present chunks, for `GraphExpansion`."""

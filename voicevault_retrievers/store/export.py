@@ -6,8 +6,8 @@ ascending name or id. A chunk's `vector` is little-endian float32 in base64. The
 and the sha256 of all lines before it, so that a file that was cut or changed is recognised.
 
 Where there are questions about the chunks the version is 2. After the chunks come each `note` that a chunk has no
-questions, and each `question`, in the form of a chunk. Without questions the version is 1, as before there were
-questions; readers of version 1 refuse version 2 as newer.
+questions, and each `question`, in the form of a chunk. Where there is a curation the version is 3, and its text comes
+last. Without either the version is 1; readers of a version refuse newer ones.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.commit import begin, checked, moved_to
 from voicevault_retrievers.store.embedding import Progress
-from voicevault_retrievers.store.export_format import KINDS, QUESTION_KINDS, Exported, Header
+from voicevault_retrievers.store.export_format import CURATION, KINDS, QUESTION_KINDS, Exported, Header
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.live_curation import install
 from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.names import free
 from voicevault_retrievers.store.questions import LIMITS, question_snapshot
@@ -46,7 +47,7 @@ File: TypeAlias = str | Path | IO[bytes]
 
 
 def export(kb: KnowledgeBase, file: File, *, vectors: bool = True, progress: Progress | None = None) -> int:
-    """Write a knowledge base, with the questions about its chunks; returns the number of chunks.
+    """Write a knowledge base, with the questions about its chunks and its curation; returns the number of chunks.
 
     The same chunks give the same bytes. A path receives the whole file or stays as it was; an open file is written from
     its current position. Without `vectors`, the import embeds the chunks again. `progress` is told (done, total) of the
@@ -68,7 +69,8 @@ def export(kb: KnowledgeBase, file: File, *, vectors: bool = True, progress: Pro
             f"the questions about {snapshot.folder.name!r} were not embedded as its chunks are: remove "
             f"{questions.folder} and make them again, or export without vectors"
         )
-    lines = _sealed(view, questions, vectors and snapshot.manifest.embedder is not None, progress)
+    curation = None if kb.curation is None else kb.curation.text
+    lines = _sealed(view, questions, curation, vectors and snapshot.manifest.embedder is not None, progress)
     if isinstance(file, str | Path):
         _save(Path(file), lines)
     else:
@@ -107,6 +109,8 @@ def restore(
             ):
                 for block in exported.blocks():
                     kb.add(block.chunks, block.vectors, parents=block.parents, sources=block.sources)
+                    if block.curation is not None:
+                        install(kb.path, block.curation)
                     if questions is not None:
                         questions.add(block.questions, block.question_vectors, parents=block.notes)
                     if progress:
@@ -126,7 +130,9 @@ def _questions(
     return KnowledgeBase.open(folder, analyzer=analyzer, embedder=makes, limits=LIMITS)
 
 
-def _sealed(view: View, questions: Snapshot | None, vectors: bool, progress: Progress | None) -> Iterator[bytes]:
+def _sealed(
+    view: View, questions: Snapshot | None, curation: str | None, vectors: bool, progress: Progress | None
+) -> Iterator[bytes]:
     """All lines, ending with the one that seals them with counts and sha256."""
     snapshot = view.snapshot
     totals = (len(snapshot.sources), sum(1 for _ in snapshot.parent_ids()), len(snapshot))
@@ -134,9 +140,11 @@ def _sealed(view: View, questions: Snapshot | None, vectors: bool, progress: Pro
     if questions is not None:
         noted = sum(1 for _ in _notes(questions))
         counts |= dict(zip(QUESTION_KINDS, (noted, len(questions)), strict=True))
+    if curation is not None:
+        counts |= {CURATION: 1}
     digest = hashlib.sha256()
     done = 0
-    for entry in _entries(view, questions, vectors, counts):
+    for entry in _entries(view, questions, curation, vectors, counts):
         line = json.dumps(entry, allow_nan=False).encode() + b"\n"
         digest.update(line)
         yield line
@@ -146,7 +154,9 @@ def _sealed(view: View, questions: Snapshot | None, vectors: bool, progress: Pro
     yield json.dumps({"end": {**counts, "sha256": digest.hexdigest()}}).encode() + b"\n"
 
 
-def _entries(view: View, questions: Snapshot | None, vectors: bool, counts: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _entries(
+    view: View, questions: Snapshot | None, curation: str | None, vectors: bool, counts: dict[str, int]
+) -> Iterator[dict[str, Any]]:
     snapshot = view.snapshot
     yield asdict(Header.of(snapshot.folder.name, snapshot.manifest, vectors, counts))
     for name in sorted(snapshot.sources):
@@ -156,6 +166,8 @@ def _entries(view: View, questions: Snapshot | None, vectors: bool, counts: dict
     if questions is not None:
         yield from ({"note": _fields(note)} for note in _notes(questions))
         yield from ({"question": question} for question in _chunks(View(questions, lambda: None), vectors))
+    if curation is not None:
+        yield {CURATION: {"text": curation}}
 
 
 def _chunks(view: View, vectors: bool) -> Iterator[dict[str, Any]]:

@@ -20,19 +20,23 @@ from voicevault_retrievers.dense import probes
 from voicevault_retrievers.errors import DocumentError, IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.codec import Limits
+from voicevault_retrievers.store.curation import Curation
 from voicevault_retrievers.store.manifest import EmbedderEntry, Manifest, VectorSearch
 from voicevault_retrievers.store.sources import Source
 from voicevault_retrievers.structure.questions.records import RESERVED
 
-Entry: TypeAlias = Source | Chunk
+Entry: TypeAlias = Source | Chunk | str
+"""An entry of a line; the text of a curation is a string."""
 
 FORMAT = "voicevault"
-VERSION = 2
-"""The newest version, with questions. An export without them is written as version 1, which older readers accept."""
+VERSION = 3
+"""The newest version, with a curation; 2 has questions alone. An export with neither is written as version 1."""
 KINDS = ("source", "parent", "chunk")
 """The kinds of lines, in their order."""
 QUESTION_KINDS = ("note", "question")
 """The kinds of lines about questions, after the others: chunks without questions, and the questions."""
+CURATION = "curation"
+"""The kind of the line with the text of the curation, the last before the end."""
 
 BLOCK = 4096
 BLOCK_BYTES = 32 * 1024 * 1024
@@ -61,11 +65,16 @@ class Header:
     @property
     def questions(self) -> bool:
         """Whether questions about the chunks are exported with them."""
-        return self.version > 1
+        return set(QUESTION_KINDS) <= set(self.counts)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of lines of this export, in their order."""
+        return tuple(kind for kind in (*KINDS, *QUESTION_KINDS, CURATION) if kind in self.counts)
 
     @classmethod
     def of(cls, name: str, present: Manifest, vectors: bool, counts: Mapping[str, int]) -> Header:
-        version = VERSION if set(counts) > set(KINDS) else 1
+        version = VERSION if CURATION in counts else 2 if set(counts) > set(KINDS) else 1
         return cls(
             FORMAT, version, name, present.analyzer, present.analyzer_fingerprint, present.embedder, present.vectors,
             vectors, counts,
@@ -90,7 +99,7 @@ class Header:
         entry = None if line["embedder"] is None else _embedder(line["embedder"])
         if line["vectors"] and entry is None:
             raise ValueError("there are vectors, and no embedder that made them")
-        _check(line["counts"], **dict.fromkeys(_kinds(line["version"]), int))
+        _check(line["counts"], **dict.fromkeys(_kinds(line["version"], line["counts"]), int))
         return cls(**{**line, "embedder": entry})
 
 
@@ -107,6 +116,7 @@ class Block(NamedTuple):
     notes: list[Chunk]
     questions: list[Chunk]
     question_vectors: NDArray[np.float32] | None
+    curation: str | None = None
 
 
 class Exported:
@@ -147,19 +157,20 @@ class Exported:
     def _block(self, held: Mapping[str, list[Any]], rows: Mapping[str, Sequence[Vector]]) -> Block:
         vectors, others = (self._stacked(rows[kind]) for kind in ("chunk", "question"))
         source, parent, chunk, note, question = (held[kind] for kind in (*KINDS, *QUESTION_KINDS))
-        return Block(source, parent, chunk, vectors, note, question, others)
+        return Block(source, parent, chunk, vectors, note, question, others, next(iter(held[CURATION]), None))
 
     def _stacked(self, rows: Sequence[Vector]) -> NDArray[np.float32] | None:
         return np.array(rows, dtype=np.float32).reshape(-1, self._dimension) if self.header.vectors else None
 
     def _entries(self) -> Iterator[tuple[str, Entry, Vector | None]]:
-        kinds = _kinds(self.header.version)
+        kinds = self.header.kinds
         counts = dict.fromkeys(kinds, 0)
         last = (-1, "")
         while "end" not in (line := self._next(self._longest)):
             try:
                 kind, entry, row = self._read(line)
-                place = kinds.index(kind), entry.name if isinstance(entry, Source) else entry.id
+                name = entry.name if isinstance(entry, Source) else entry.id if isinstance(entry, Chunk) else ""
+                place = kinds.index(kind), name
                 if place <= last:
                     raise ValueError(f"{kind} {place[1]!r} comes after {last[1]!r}: names and ids ascend, each is once")
             except (TypeError, ValueError) as error:
@@ -173,13 +184,17 @@ class Exported:
 
     def _read(self, line: dict[str, Any]) -> tuple[str, Entry, Vector | None]:
         kind = next(iter(line), "")
-        kinds = _kinds(self.header.version)
+        kinds = self.header.kinds
         if kind not in kinds or len(line) != 1:
             raise ValueError(f"expected one key of {', '.join(kinds)} and end, found {sorted(line)}")
         held = line[kind]
         if kind == "source":
             _check(held, **{field.name: str for field in fields(Source)})
             return kind, Source(**held), None
+        if kind == CURATION:
+            _check(held, text=str)
+            Curation.from_text(held["text"])  # raises ConfigError, a ValueError
+            return kind, held["text"], None
         vector = {"vector": str} if kind in ("chunk", "question") and self.header.vectors else {}
         _check(held, id=str, text=str, parent_id=str | None, metadata=dict, header=str, **vector)
         limits = _of_questions(self._limits) if kind in QUESTION_KINDS else self._limits
@@ -236,12 +251,13 @@ def _embedder(held: dict[str, Any]) -> EmbedderEntry:
 
 
 def _nothing() -> dict[str, list[Any]]:
-    return {kind: [] for kind in (*KINDS, *QUESTION_KINDS)}
+    return {kind: [] for kind in (*KINDS, *QUESTION_KINDS, CURATION)}
 
 
-def _kinds(version: int) -> tuple[str, ...]:
-    """The kinds of lines in a version."""
-    return (*KINDS, *QUESTION_KINDS) if version > 1 else KINDS
+def _kinds(version: int, counts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of lines in a version; the newest need not have questions."""
+    asked = QUESTION_KINDS if version == 2 or (version > 2 and set(QUESTION_KINDS) & set(counts)) else ()
+    return (*KINDS, *asked, *((CURATION,) if version > 2 else ()))
 
 
 def _of_questions(limits: Limits) -> Limits:

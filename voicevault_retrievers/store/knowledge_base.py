@@ -25,6 +25,7 @@ from voicevault_retrievers.store.discovery import Paths, scan, several
 from voicevault_retrievers.store.edits import Drop, Put
 from voicevault_retrievers.store.embedding import Prepared, Progress
 from voicevault_retrievers.store.graphs import KeptGraph
+from voicevault_retrievers.store.live_curation import LiveCuration
 from voicevault_retrievers.store.manifest import Manifest, VectorSearch
 from voicevault_retrievers.store.names import existing, locate, vacant
 from voicevault_retrievers.store.part import SearchedPart
@@ -70,6 +71,7 @@ class KnowledgeBase(Searched):
         self._limits = limits or Limits()
         self._mutex = Mutex()
         self._graphs = KeptGraph()
+        self._curation = LiveCuration(snapshot.folder, snapshot.manifest.id)
 
     @classmethod
     def create(
@@ -179,10 +181,6 @@ class KnowledgeBase(Searched):
         return cls.open(folder, analyzer=analyzer, embedder=embedder)
 
     @property
-    def name(self) -> str:
-        return self.path.name
-
-    @property
     def path(self) -> Path:
         return self._snapshot.folder
 
@@ -269,7 +267,7 @@ class KnowledgeBase(Searched):
 
     def view(self, prefix: str = "") -> View:
         """The present commit, unaffected by later writes; `prefix` precedes every id."""
-        return View(self._snapshot, lambda: self.embedder, self._writer.chroma, prefix)
+        return View(self._snapshot, lambda: self.embedder, self._writer.chroma, prefix, self._curation)
 
     def add(
         self,

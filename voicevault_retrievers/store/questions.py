@@ -15,6 +15,7 @@ from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import NotIndexedError, RetrievalError
 from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.store.codec import Limits
+from voicevault_retrievers.store.live_curation import BaseGuard
 from voicevault_retrievers.store.names import vacant
 from voicevault_retrievers.store.reader import View, keywords_only
 from voicevault_retrievers.store.snapshot import Snapshot
@@ -124,7 +125,10 @@ def question_channel(kb: Base, **options: Any) -> QuestionChannel:
     index = _index(kb, 0.0)
     if options.get("by") in ("both", "dense") and not index.questions.embedded:
         raise NotIndexedError(f"the questions have no vectors: {keywords_only(kb.name)}")
-    return index.channel(**options)
+    channel = index.channel(**options)
+    channel.kb = kb.name
+    channel.guard = BaseGuard(tuple(kb.view(channel.prefix).curations()))
+    return channel
 
 
 def _index(kb: Base, wait: float) -> QuestionIndex:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers._support.lazy import Lazy
 from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.leaf import LeafChannel
 from voicevault_retrievers.core.listing import Listing, merged
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows
@@ -26,8 +27,11 @@ from voicevault_retrievers.lexical.bm25 import BM25
 from voicevault_retrievers.lexical.index import LexicalIndex
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.chroma import ChromaCopy, SnapshotVectors
+from voicevault_retrievers.store.live_curation import BaseGuard, CuratedBase, LiveCuration
 from voicevault_retrievers.store.part import SearchedPart
 from voicevault_retrievers.store.snapshot import Snapshot
+
+L = TypeVar("L", bound=LeafChannel)
 
 
 class ChunkBatch(NamedTuple):
@@ -39,17 +43,25 @@ class ChunkBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A knowledge base at one commit, unaffected by later writes; `prefix` precedes every id."""
+    """A knowledge base at one commit, unaffected by later writes; `prefix` precedes every id.
+
+    Its channels do not find what `curation` blocks at the time of the search.
+    """
 
     snapshot: Snapshot
     embedder: Callable[[], Embedder | None]
     chroma: ChromaCopy | None = None
     prefix: str = ""
+    curation: LiveCuration | None = None
 
     @property
     def notes(self) -> tuple[Failure, ...]:
         """The failures that a search reports: that the base is empty."""
         return () if len(self) else (nothing_in(self.snapshot.folder.name),)
+
+    def curations(self) -> list[CuratedBase]:
+        """The curation of this knowledge base; empty for a base without a place for one."""
+        return [] if self.curation is None else [CuratedBase(self.curation, self.snapshot, self.prefix)]
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -95,7 +107,9 @@ class View:
 
 def keyword_channel(views: Iterable[View], analyzer: SavedAnalyzer, **options: Any) -> BM25:
     """BM25 over the chunks of all views as one collection."""
-    return BM25(LexicalIndex(part.lexical for view in views for part in view.parts), analyzer, **options)
+    given = list(views)
+    index = LexicalIndex(part.lexical for view in given for part in view.parts)
+    return guarded(BM25(index, analyzer, **options), given)
 
 
 def vector_channel(
@@ -114,11 +128,21 @@ def vector_channel(
         raise NotIndexedError(keywords_only(*kbs))
     if funnel is not None:
         parts = (part.dense for view in views for part in view.parts if part.dense)
-        return FunnelChannel(MatryoshkaFunnel(ExactVectors(parts, embedder.dimension), **funnel), embedder, **options)
+        index = MatryoshkaFunnel(ExactVectors(parts, embedder.dimension), **funnel)
+        return guarded(FunnelChannel(index, embedder, **options), views)
     indices = [view.index for view in views]
-    return VectorChannel(
+    channel = VectorChannel(
         indices[0] if len(indices) == 1 else _Several(indices, embedder.dimension), embedder, **options
     )
+    return guarded(channel, views)
+
+
+def guarded(channel: L, views: Iterable[View]) -> L:
+    """The channel, which does not find what is blocked in the knowledge bases of the views."""
+    bases = tuple(base for view in views for base in view.curations())
+    if bases:
+        channel.guard = BaseGuard(bases)
+    return channel
 
 
 def nothing_in(name: str) -> Failure:

@@ -15,7 +15,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import IncompatibleIndexError, IndexDamagedError
 from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.segment import IndexSegment
-from voicevault_retrievers.store import analyzers, codec, disk, files, manifest, segment, sources, wal
+from voicevault_retrievers.store import analyzers, codec, disk, files, live_curation, manifest, segment, sources, wal
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.commit import sweep, written
 from voicevault_retrievers.store.compaction import Merged
@@ -118,16 +118,15 @@ _UNREADABLE = (IndexDamagedError, IncompatibleIndexError, OSError)
 def problems(folder: Path, analyzer: SavedAnalyzer | None = None, *, progress: Progress | None = None) -> list[str]:
     """What is wrong in a knowledge base's folder, one line each; empty when all is sound.
 
-    Checks the chunks, the questions about them, and the file of the graph. A custom analyzer has to be given.
-    `progress` is told (done, total) of the bytes of segments.
+    Checks the chunks, the questions about them, and the files of the graph and the curation. A custom analyzer has to
+    be given. `progress` is told (done, total) of the bytes of segments.
     """
     questions = folder / COLLECTION
     passed = None if progress is None else _Passed(progress, _size(folder) + _size(questions))
     found = _wrong(folder, analyzer, passed)
     if not vacant(questions):
         found += [f"questions: {line}" for line in _wrong(questions, analyzer, passed)]
-    graph = damage(folder)
-    return found if graph is None else [*found, graph]
+    return [*found, *(wrong for wrong in (damage(folder), live_curation.damage(folder)) if wrong is not None)]
 
 
 class _Passed:

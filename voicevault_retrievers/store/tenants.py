@@ -22,6 +22,7 @@ from voicevault_retrievers.store.discovery import Paths
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.indexing import Update, outdated, update
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
+from voicevault_retrievers.store.live_curation import CuratedBase
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.snapshot import Snapshot
 
@@ -87,6 +88,11 @@ class TenantIndex:
         for option in options.keys() - {"name", "timeout"}:
             raise unknown("option of dense", option, ("name", "timeout"))
         return TenantChannel(self, "dense", "semantic", options)
+
+    def curations(self) -> list[CuratedBase]:
+        """The curation of the tenant's base with its present chunks, for a pipeline; empty where there is no base."""
+        base = self.base
+        return [] if base is None else base.curations()
 
     def search(self, query: str | Query, k: int = 10, **options: Any) -> Ranking:
         """At most k hits, best first; `options` are those of `Channel.search`."""
@@ -177,10 +183,14 @@ class TenantChannel(LeafChannel):
             return [_Absent() for _ in wordings]
         below = below.named(self.name)
         said = below._wordings(query)  # only some vector channels search for a blank text
-        found = iter(below.find(query, [wording for wording in wordings if wording in said], k))
-        return [next(found) if wording in said else [] for wording in wordings]
+        query, failures = below.guarded(query)
+        found = iter(below._find_permitted(query, [wording for wording in wordings if wording in said], k))
+        each = [next(found) if wording in said else [] for wording in wordings]
+        return [_Unguarded(matches, failures) for matches in each] if failures else each
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        if unguarded := [matches.failures for matches in found if isinstance(matches, _Unguarded)]:
+            return unguarded[0]
         if not any(isinstance(matches, _Absent) for matches in found):
             return ()
         said = f"tenant {self._present.tenant.tenant!r} has no index, or an empty one: rebuild() makes it of its source"
@@ -196,6 +206,14 @@ class TenantChannel(LeafChannel):
 
     def __repr__(self) -> str:
         return repr(self._present)
+
+
+class _Unguarded(list[Match]):
+    """Matches, and the failures of reading what is blocked."""
+
+    def __init__(self, matches: Sequence[Match], failures: Sequence[Failure]) -> None:
+        super().__init__(matches)
+        self.failures = failures
 
 
 class _Absent(list[Match]):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from voicevault_retrievers.core.filters import Predicate
 from voicevault_retrievers.core.pages import file_of, page_of
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Ranking
 from voicevault_retrievers.errors import ContextExpansionError
@@ -77,7 +76,7 @@ class Ancestors:
     """
 
     def __init__(
-        self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float, permitted: Predicate
+        self, ranking: Ranking, kinship: Kinship, naming: Naming, *, ratio: float, permitted: Callable[[Chunk], bool]
     ) -> None:
         self.parents: dict[Key, Chunk | None] = {}
         self.headers: dict[Key, Chunk | None] = {}
@@ -119,7 +118,7 @@ class Ancestors:
         new = []
         for key in [key for key, known in wanted.items() if known is None]:
             chunk = self._of(key, found)
-            if chunk is not None and self._permitted(chunk.metadata):
+            if chunk is not None and self._permitted(chunk):
                 wanted[key] = chunk
                 new.append((key[0], chunk))
             elif chunk is not None:

@@ -76,7 +76,8 @@ class ParentExpansion(Stage):
     both. Order and scores do not change.
 
     A hit and its siblings keep their own texts where the parent is not in the store (an error in the ranking says so),
-    where the parent's metadata do not pass the query's `require` (without a note), and where the parent does not fit.
+    where the parent's metadata do not pass the query's `require` or the parent contains a chunk that is blocked (both
+    without a note), and where the parent does not fit.
     `max_chars` and `max_tokens` bound the sum of the texts, counted in rank order: the parent where it fits, else the
     hit's own text. Where neither fits, the first hit's text is cut, at a sentence's end if one fits; other hits stay,
     without a text to read. Both are marked `over_budget`, and an `OverBudget` among the errors has their ids. A query's
@@ -100,6 +101,7 @@ class ParentExpansion(Stage):
     """
 
     blocking = True
+    gives_text = True
 
     def __init__(
         self,
@@ -158,7 +160,11 @@ class ParentExpansion(Stage):
 
     def _ancestors(self, query: Query, ranking: Ranking) -> Ancestors:
         naming = Naming(self.id_key, self.header_key, self.levels)
-        permitted = compile_filter(scope(self.require, query.require))
+        passes, blocked = compile_filter(scope(self.require, query.require)), query.blocked
+
+        def permitted(parent: Chunk) -> bool:
+            return passes(parent.metadata) and not (blocked and blocked.shows(parent))
+
         return Ancestors(ranking, self.kinship, naming, ratio=self.min_children_ratio, permitted=permitted)
 
     def _expanded(self, query: Query, ranking: Ranking, known: Ancestors) -> Ranking:

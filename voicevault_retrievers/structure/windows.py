@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.structure.parents import Room, over_budget
@@ -35,10 +36,13 @@ class WindowExpansion(Stage):
 
     The best of their hits gets the merged text, with its own chunk and score; the others are dropped. Only windows of
     one document overlap. `place_of` gives a chunk's position there, which orders the windows; None where unknown. Hits
-    without a window stay as they are, and so do order and scores. `max_chars` and `max_tokens` bound the sum of the
-    texts, counted in rank order: the merged windows where they fit, else the hit's own window, else its text; a note
-    counts the hits whose text does not fit either. A query's `max_context_tokens` lowers `max_tokens`.
+    without a window, or whose window contains a chunk that is blocked, stay as they are, and so do order and scores.
+    `max_chars` and `max_tokens` bound the sum of the texts, counted in rank order: the merged windows where they fit,
+    else the hit's own window, else its text; a note counts the hits whose text does not fit either. A query's
+    `max_context_tokens` lowers `max_tokens`.
     """
+
+    gives_text = True
 
     def __init__(
         self,
@@ -62,7 +66,9 @@ class WindowExpansion(Stage):
         return 2 * k
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        windows = {chunk_id: window for window in self._joined(ranking) for chunk_id in window.hits}
+        texts = {hit.id: self._text(hit, query.blocked) for hit in ranking}
+        own_windows = {chunk_id: text for chunk_id, text in texts.items() if text is not None}
+        windows = {one: window for window in self._joined(ranking, own_windows) for one in window.hits}
         room = Room.of(query, self.max_chars, self.max_tokens, self.count_tokens)
         kept: list[Hit] = []
         shown: set[str] = set()
@@ -70,7 +76,7 @@ class WindowExpansion(Stage):
         for hit in ranking:
             if hit.id in shown:
                 continue
-            window, own = windows.get(hit.id), self._text(hit)
+            window, own = windows.get(hit.id), own_windows.get(hit.id)
             if window is not None and room.takes(window.text):
                 kept.append(replace(hit, context=window.text, over_budget=False))
                 shown.update(window.hits)
@@ -82,18 +88,19 @@ class WindowExpansion(Stage):
                 over += not fits
         return replace(ranking, hits=tuple(kept)).failing(*over_budget(self.name, over, ranking))
 
-    def _joined(self, ranking: Ranking) -> list[_Window]:
+    def _joined(self, ranking: Ranking, texts: Mapping[str, str]) -> list[_Window]:
         documents: defaultdict[tuple[str, str], list[_Window]] = defaultdict(list)
         for hit in ranking:
-            text = self._text(hit)
+            text = texts.get(hit.id)
             if text is not None:
                 place = self.place_of(hit.chunk) or Place(hit.id, hit.id)
                 documents[hit.chunk.kb, place.document].append(_Window(text, place, (hit.id,)))
         return [window for windows in documents.values() for window in _swept(_in_order(windows))]
 
-    def _text(self, hit: Hit) -> str | None:
+    def _text(self, hit: Hit, blocked: Blocked | None) -> str | None:
         window = hit.chunk.metadata.get(self.window_key)
-        return window if isinstance(window, str) and window else None
+        shown = isinstance(window, str) and window and not (blocked and blocked.is_in(window))
+        return window if shown else None
 
     def __repr__(self) -> str:
         return (

@@ -101,6 +101,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (json.dumps({"_id": name, "text": f"{SUBJECTS[at % 3]}, {name}?"}) for name, at in asked.items())
     (folder / "q.jsonl").write_text("\n".join(lines))
     (folder / "qrels.tsv").write_text("".join(f"{name}\t{ids[at]}\t1\n" for name, at in asked.items()))
+    (folder / "curation.yaml").write_text("pinned: [{queries: [which oil], documents: [manual.md]}]\n")
     (folder / "queries.jsonl").write_text('{"text": "which oil", "k": 2}\n"ERR_2043"\n')
     (folder / "questions.json").write_text(json.dumps({one: ["What is it about?"] for one in ids}))
     (folder / "search.yaml").write_text("kb: plant\ntop_k: 2\npreset: voicevault\nwhere: {source_file: manual.md}\n")

@@ -219,3 +219,41 @@ def test_a_base_that_may_not_be_looked_into_is_listed(run: Run, root: Path, monk
     monkeypatch.setattr(Path, "exists", refused)
     names = [entry["name"] for entry in json.loads(run("list", "--json").stdout)["kbs"]]
     assert names == ["bare", "plant"]
+
+
+def test_a_curation_is_checked_shown_and_removed(run: Run, root: Path, tmp_path: Path) -> None:
+    assert run("curation", "plant").stdout == "plant: there is no curation\n"
+    assert json.loads(run("curation", "plant", "--json").stdout) == {"version": 1, "curation": None, "unresolved": []}
+    file = tmp_path / "own.yaml"
+    file.write_text("synonyms: [a => b]\npinned: [{queries: [hums], chunks: [b]}]\nblocked: [{documents: [x.pdf]}]\n")
+    done = run("curation", "plant", "--set", file)
+    assert done.stdout.splitlines() == [
+        "plant: 1 synonyms, 1 pinned, 1 blocked",
+        "a => b",
+        "pinned: b for 'hums'",
+        "blocked: x.pdf",
+    ]
+    assert "blocked, entry 1: document 'x.pdf' is not there." in done.stderr
+    assert KnowledgeBase.open("plant", root=root, embedder=HashEmbedder()).curation is not None
+    told = json.loads(run("curation", "plant", "--json").stdout)
+    assert told["curation"] == {
+        "synonyms": {"a": ["b"]},
+        "pinned": [{"queries": ["hums"], "documents": [], "chunks": ["b"]}],
+        "blocked": [{"queries": [], "documents": ["x.pdf"], "chunks": []}],
+    }
+    assert len(told["unresolved"]) == 1
+    kept = (root / "plant" / "curation.yaml").read_bytes()
+    file.write_text("pinned: [{documents: [a]}]")
+    assert "own.yaml: pinned, entry 1: give the queries" in run("curation", "plant", "--set", file, code=2).output
+    assert (root / "plant" / "curation.yaml").read_bytes() == kept
+    assert [path.name for path in (root / "plant").glob(".curation*")] == []
+    (root / "plant" / "curation.yaml").write_text("blocked: 1")
+    assert "blocked is a list" in run("curation", "plant", code=2).output
+    assert "blocked is a list" in run("verify", "plant", code=1).output
+    assert "give either --set FILE or --remove" in run("curation", "plant", "--set", file, "--remove", code=2).output
+    assert "plant: removed" in run("curation", "plant", "--remove").stderr
+    assert "plant: there is no curation" in run("curation", "plant", "--remove").stderr
+    assert "all is sound" in run("verify", "plant").output
+    file.write_text("blocked: [{chunks: [b]}]")
+    run("curation", "other", "--set", file, code=1)
+    assert not (root / "other" / "curation.yaml").exists()

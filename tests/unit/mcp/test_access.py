@@ -108,6 +108,24 @@ async def test_a_parent_that_is_not_permitted_is_not_read(root: Path) -> None:
         assert "There is no 'child'" in await told(client, "get_context", kb="plant", id="child")
 
 
+async def test_what_the_owner_has_blocked_does_not_exist(tmp_path: Path) -> None:
+    root = make(tmp_path)
+    async with session(offered(root, "plant")) as client:
+        assert "manual.pdf, p.2" in (before := await _everything(client))
+        assert "boiler.pdf" in before
+        (root / "plant" / "curation.yaml").write_text(
+            "blocked: [{documents: [boiler.pdf]}, {chunks: [p2]}]\npinned: [{queries: [secret code], chunks: [p4]}]"
+        )
+        seen = await _everything(client)
+        assert "red button" not in seen
+        assert "boiler" not in seen
+        assert "There is no 'p2'" in await told(client, "get_context", kb="plant", id="p2")
+        read = citations(await client.call_tool("get_context", {"kb": "plant", "id": "p1", "neighbours": 3}))
+        assert [one.chunk_id for one in read] == ["p1", "p3", "p4"]
+        found = citations(await client.call_tool("search", {"query": "The secret codes"}))
+        assert [one.chunk_id for one in found][:2] == ["p4", "p3"]
+
+
 async def test_another_base_is_told_as_one_that_does_not_exist(root: Path) -> None:
     async with session(offered(root, "plant")) as client:
         for tool, given in (("search", {"query": "x"}), ("get_context", {"id": "p1"}), ("list_sources", {})):

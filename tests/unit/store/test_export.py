@@ -248,8 +248,8 @@ def test_larger_chunks_need_larger_limits_and_a_newer_version_a_newer_package(tm
     with pytest.raises(DocumentError, match="line 2"):
         restore(_file(lines), "other", root=tmp_path)
     assert restore(_file(lines), "other", root=tmp_path, limits=limits).get(["a"])["a"].text == "😀" * 1_500_000
-    lines[0]["version"] = 3
-    with pytest.raises(IncompatibleIndexError, match="version 3, newer than 2"):
+    lines[0]["version"] = 4
+    with pytest.raises(IncompatibleIndexError, match="version 4, newer than 3"):
         restore(_file(lines), "third", root=tmp_path)
 
 

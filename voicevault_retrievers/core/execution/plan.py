@@ -6,6 +6,7 @@ of each step: its value, or the exception it raised.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Call:
     a breaker, from this call. Calls with equal `key` are made once in a run. The async driver awaits `coroutine` where
     there is one. `texts` and `k` describe the request in traces; `shown` makes of the value the hits that they show.
 
+    A `silent` call is in no trace.
+
     `each` makes several calls of one breaker at once: it takes the `argument` of each call, and returns the list of
     what their functions would return.
     """
@@ -70,6 +73,7 @@ class Call:
     at_home: bool = False
     local: bool = False
     computes: bool = False
+    silent: bool = False
     kind: Kind = "other"
     texts: tuple[str, ...] = ()
     k: int | None = None
@@ -132,6 +136,23 @@ def in_thread(name: str, function: Callable[[], T], *, inline: bool = False) -> 
     (outcome,) = yield (Call(name, function, inline=inline),)
     returned: T = value_of(outcome)
     return returned
+
+
+def off_loop(name: str, function: Callable[[], T]) -> Plan[T]:
+    """The value of a function that reads a local file or two: called at once, but outside a running event loop."""
+    if not _on_loop():
+        return function()
+    (outcome,) = yield (Call(name, function, local=True, computes=True, silent=True),)
+    returned: T = value_of(outcome)
+    return returned
+
+
+def _on_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    try:
+        return asyncio is not None and asyncio.get_running_loop() is not None
+    except RuntimeError:
+        return False
 
 
 Observer: TypeAlias = Callable[[Span, Any], None]

@@ -283,7 +283,7 @@ class Run:
         return latest
 
     def _note(self, ticket: Ticket, outcome: Any) -> None:
-        if (self._spans is None and self._news is None) or ticket.call.at_home:
+        if (self._spans is None and self._news is None) or ticket.call.at_home or ticket.call.silent:
             return
         call, error = ticket.call, outcome if isinstance(outcome, Exception) else None
         query = outcome if call.kind == "rewriter" and error is None else None

@@ -107,6 +107,7 @@ class GraphChannel(LeafChannel):
             return None
 
     def _direct_plan(self, query: Query) -> Plan[dict[str, Any] | None]:
+        query, _ = yield from self.guarding(query)
         call = Call(
             self.name,
             partial(self._direct, query),
@@ -129,7 +130,7 @@ class GraphChannel(LeafChannel):
 
     def _walk(self, query: Query) -> Walk:
         permits = None if query.require is None else compile_filter(query.require)
-        return Walk(self.depth, self.decay, self.fan_out, permits)
+        return Walk(self.depth, self.decay, self.fan_out, permits, query.blocked)
 
     def _matches(self, query: Query, references: Sequence[Reference], k: int) -> Steps[list[Match]]:
         walk = self._walk(query)
@@ -137,7 +138,7 @@ class GraphChannel(LeafChannel):
         reached = (yield from walk.from_(begun)) if begun else {}
         words = tuple(dict.fromkeys(reference.text for reference in references if reference.text))
         found = yield from matches(walk, query, reached, k, words)
-        stating = None if found else getattr(seen(self.store, query), "stating", None)
+        stating = None if found or query.blocked else getattr(seen(self.store, query), "stating", None)
         return _Unreferred() if stating and stating(walk.permits) is False else found
 
     async def _read(self, query: Query, text: str) -> Sequence[Reference]:

@@ -70,7 +70,7 @@ class GraphExpansion(Stage):
 
     def _spread(self, query: Query, ranking: Ranking) -> Steps[tuple[Mapping[str, Reached], list[Match]]]:
         permits = None if query.require is None else compile_filter(query.require)
-        walk = Walk(self.depth, self.decay, self.fan_out, permits)
+        walk = Walk(self.depth, self.decay, self.fan_out, permits, query.blocked)
         first = enumerate(ranking.hits[: self.seeds], 1)
         reached = yield from walk.from_({chunk_node(hit.id): Reached(1.0 / rank, (hit.id,)) for rank, hit in first})
         held = set(ranking.ids)

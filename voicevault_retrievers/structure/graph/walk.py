@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from voicevault_retrievers.core.blocking import Blocked, blocks
 from voicevault_retrievers.core.execution import steps
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Predicate, compile_filter
@@ -63,17 +64,23 @@ async def arun(store: Any, walk: Steps[T]) -> T:
 class Walk:
     """A walk through a graph: how far, and with which rights. `permits` checks a chunk's metadata; None permits all.
 
-    Chunks that are not permitted are neither passed through nor counted: the walk is that in a graph of the permitted
-    chunks alone. `fan_out` is how many nodes a node passes activation to, over its heaviest edges, ties by ascending
-    id.
+    Chunks that are not permitted, or `blocked`, are neither passed through nor counted: the walk is that in a graph of
+    the other chunks alone. `fan_out` is how many nodes a node passes activation to, over its heaviest edges, ties by
+    ascending id.
     """
 
     depth: int
     decay: float
     fan_out: int
     permits: Predicate | None = None
+    blocked: Blocked | None = None
     chunks: dict[str, Chunk | None] = field(default_factory=dict)
     """The chunks looked up so far."""
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether some chunks may be left out."""
+        return self.permits is not None or bool(self.blocked)
 
     def from_(self, starts: Mapping[str, Reached]) -> Steps[dict[str, Reached]]:
         """The chunks reached from some nodes, by id, without the starts."""
@@ -102,7 +109,7 @@ class Walk:
         if unknown:
             got: Mapping[str, Chunk] = yield StoreCall("chunks", unknown)
             self.chunks.update((one, got.get(one)) for one in unknown)
-        held = {one: chunk for one in wanted if (chunk := self.chunks[one]) is not None}
+        held = {one: chunk for one in wanted if (chunk := self.chunks[one]) and not blocks(self.blocked, chunk)}
         return {one: chunk for one, chunk in held.items() if self.permits is None or self.permits(chunk.metadata)}
 
     def edges(self, nodes: Iterable[str]) -> Steps[list[Edge]]:
@@ -111,7 +118,7 @@ class Walk:
         if not wanted:
             return []
         edges: list[Edge] = yield StoreCall("edges", wanted)
-        if self.permits is None:
+        if not self.narrowed:
             return edges
         permitted = yield from self.looked_up(one for edge in edges for one in _chunks_of(edge))
         return [edge for edge in edges if edge.owner and all(one in permitted for one in _chunks_of(edge))]
@@ -173,7 +180,7 @@ def starts(walk: Walk, references: Sequence[Reference]) -> Steps[dict[str, Reach
     if not names:
         return {}
     known: dict[str, Sequence[str]] = yield StoreCall("find", sorted(names))
-    if walk.permits is not None:
+    if walk.narrowed:
         edges = yield from walk.edges({key for keys in known.values() for key in keys})
         stated = {node for edge in edges for node in (edge.source, edge.target)}
         known = {name: [key for key in keys if key in stated] for name, keys in known.items()}

@@ -8,9 +8,11 @@ from functools import cached_property, partial
 from typing import Any
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole
+from voicevault_retrievers.core.blocking import blocks
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel
-from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop, value_of
 from voicevault_retrievers.core.filters import compile_filter, scope
+from voicevault_retrievers.core.leaf import Guard
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.structure.questions.records import (
@@ -40,6 +42,8 @@ class QuestionChannel(Channel):
     filter on the questions' own keys raises FilterNotSupportedError. The channel uses a query's variants for its name
     or for the kind "question". `timeout` is in seconds, for looking up chunks; None waits. `prefix` precedes every
     chunk's id, where several bases are searched as one.
+
+    `kb` is the name of the chunks' knowledge base, where it is known; `guard` is as in `LeafChannel`.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class QuestionChannel(Channel):
         self.prefix = prefix
         self.name = name
         self.kind = "question"
+        self.kb = ""
+        self.guard: Guard | None = None
         self._ids = ids
         self._breaker = CircuitBreaker()
 
@@ -71,6 +77,9 @@ class QuestionChannel(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
+        unguarded: Sequence[Failure] = ()
+        if self.guard is not None and not self.guard.is_done(query):
+            query, unguarded = yield from off_loop(self.name, partial(self.guard, query))
         asked = yield from self._asked(query)
         ask = max(self.questions, k)
         ranking = yield from self._found(query, asked, ask)
@@ -80,7 +89,7 @@ class QuestionChannel(Channel):
         hits, _, failures = ranking
         best = enumerate(ranked(hits)[:k], 1)
         found = tuple(replace(hit, votes=(replace(hit.votes[0], rank=rank),)) for rank, hit in best)
-        return Ranking(found, failures, scan=self.scan(query))
+        return Ranking(found, (*unguarded, *failures), scan=self.scan(query))
 
     def _asked(self, query: Query) -> Plan[Query]:
         """The query for the channel of questions, without the questions of stale chunks under access rights."""
@@ -95,7 +104,8 @@ class QuestionChannel(Channel):
             raise FilterNotSupportedError(f"a filter on {SOURCE} or {DIGEST} means questions, not chunks")
         own = tuple(replace(one, channels=None) for one in query.texts_for(self.name, self.kind)[1:])
         require = scope(query.require, {SOURCE: {"$nin": sorted(stale)}}) if stale else query.require
-        return replace(query, variants=own, weights=None, require=require)
+        blocked = query.blocked and query.blocked.of_questions(self.kb, SOURCE)
+        return replace(query, variants=own, weights=None, require=require, blocked=blocked)
 
     def _found(self, query: Query, asked: Query, ask: int) -> Plan[tuple[list[Hit], int, tuple[Failure, ...]]]:
         """The chunks of at most `ask` questions, the number of questions found, and the failures."""
@@ -112,6 +122,8 @@ class QuestionChannel(Channel):
         for hit in ranking:
             chunk = known.get(source_of(hit.id))
             if chunk is None or chunk.id in found or not all(passing(chunk.metadata) for passing in passes):
+                continue
+            if blocks(query.blocked, chunk):
                 continue
             if asks_of(hit.chunk, chunk):
                 found[chunk.id] = Hit(chunk.prefixed(self.prefix), hit.score, (self._vote(hit),))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,6 @@ STRICT = (
     "-W", "ignore:The `model_",
     "-W", "ignore:Accessing the",
 )  # fmt: skip
-NEEDED = {"FixedRecencyPostprocessor": "pandas"}
-"""What the classes that users have import when they are used."""
 
 # As the page says: what SentenceTransformerRerank loads is the stand-in of the set-up.
 STAND_IN = """
@@ -54,8 +51,6 @@ def check(section: str, at: int, *options: str) -> None:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_what_users_have_prints_what_the_page_says(section: str) -> None:
-    if section in NEEDED and find_spec(NEEDED[section]) is None:
-        pytest.skip(f"{section} needs {NEEDED[section]}")
     check(section, 0)
 
 

@@ -89,7 +89,7 @@ def commit(
     if before.end + len(framed) > LOG_BYTES:
         return seal(after, number, busy)
     end = wal.append(after.folder / after.manifest.log, before.end, framed)
-    return replace(after, end=end, head=framed[: wal.HEAD])
+    return replace(after, end=end, head=framed[: wal.HEAD], damage=None)
 
 
 def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:

@@ -216,7 +216,7 @@ class KnowledgeBase(Searched):
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The failures that a search reports: that the base is empty."""
+        """The failures that a search reports: that the base is empty, and that the end of its log is damaged."""
         return self.view().notes
 
     def __len__(self) -> int:

@@ -62,6 +62,29 @@ def test_a_full_disk_loses_nothing(disk: Path, size: int) -> None:
     assert kb.verify() == []
 
 
+@pytest.mark.program
+@pytest.mark.skipif(not MOUNT, reason="a full disk needs the command mount")
+def test_a_base_is_cleared_on_a_disk_without_any_room(disk: Path) -> None:
+    """Whether or not what goes is enough for a new segment: a log with room in its last block takes it."""
+    written(disk / "kb")
+    kb = opened(disk / "kb")
+    with (disk / "else").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+        while True:
+            filler.write(bytes(4096))
+    assert kb.delete(["03"]) == 1
+    count = len(kb)
+    with pytest.raises(StorageError, match="No space left"):
+        kb.add(chunks(30, 39))
+    assert kb.clear() == count
+    assert kb.clear() == 0
+    for base in (kb, opened(kb.path)):
+        assert (base.ids(), list(base.iter_parents()), base.sources, base.verify()) == ([], [], {}, [])
+    (disk / "else").unlink()
+    kb.add(chunks(0, 9))
+    assert kb.ids() == opened(kb.path).ids() == [chunk.id for chunk in chunks(0, 9)]
+    assert kb.verify() == []
+
+
 def test_a_base_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
     recorder = Recorder()
     with through(recorder):

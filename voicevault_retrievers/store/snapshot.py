@@ -144,6 +144,12 @@ class Snapshot:
         moved: set[str] = set()
         written = self.written
         for record in records:
+            if record.everything:
+                written += len(tail) + len(tail_parents) + sum(rows.count for rows in (*self.rows, *self.parents))
+                touched.update(*(_live(rows, rows.ids) for rows in self.rows), tail)
+                moved.update(*(_live(rows, rows.ids) for rows in self.parents), tail_parents)
+                changed = dict.fromkeys((*self.sources, *changed))
+                tail, tail_parents = {}, {}
             for chunk_id in record.deleted:
                 tail.pop(chunk_id, None)
             for chunk_id in record.orphans:

@@ -41,7 +41,8 @@ class CommitRecord:
     """One commit: deleted ids, then chunks that are added or replace those of their ids, with their vectors.
 
     `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` are added and `orphans`
-    deleted likewise; `sources` are by name, None for one that is deleted.
+    deleted likewise; `sources` are by name, None for one that is deleted. With `everything`, all that was there before
+    is deleted first.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -50,10 +51,16 @@ class CommitRecord:
     parents: tuple[Chunk, ...] = ()
     orphans: tuple[str, ...] = ()
     sources: Mapping[str, Source | None] = field(default_factory=dict)
+    everything: bool = False
 
     def __bool__(self) -> bool:
         """Whether the record changes anything."""
-        return bool(self.chunks or self.deleted or self.parents or self.orphans or self.sources)
+        return self.adds or bool(self.deleted or self.orphans or self.sources or self.everything)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the record adds or changes chunks, parents or sources."""
+        return bool(self.chunks or self.parents) or any(self.sources.values())
 
 
 class LogRead(NamedTuple):
@@ -178,6 +185,8 @@ def _payload(record: CommitRecord) -> bytes:
     }
     lines = map(codec.encode, (*record.chunks, *record.parents))
     body = b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
+    if record.everything:
+        first["everything"] = True
     return json.dumps({**first, "bytes": len(body)}).encode() + b"\n" + body
 
 
@@ -205,4 +214,5 @@ def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> CommitRecord:
         chunks[count:],
         tuple(first.get("orphans", ())),
         sources,
+        first.get("everything", False),
     )

@@ -8,6 +8,7 @@ import subprocess
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,9 +69,10 @@ def test_a_base_is_cleared_on_a_disk_without_any_room(disk: Path) -> None:
     """Whether or not what goes is enough for a new segment: a log with room in its last block takes it."""
     written(disk / "kb")
     kb = opened(disk / "kb")
-    with (disk / "else").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
-        while True:
-            filler.write(bytes(4096))
+    with (disk / "else").open("wb", buffering=0) as filler:
+        for _ in range(256):
+            with suppress(OSError):
+                filler.write(bytes(4096))
     assert kb.delete(["03"]) == 1
     count = len(kb)
     with pytest.raises(StorageError, match="No space left"):

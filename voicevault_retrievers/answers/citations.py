@@ -145,6 +145,12 @@ def without_headers(text: str, *, numbered: bool = False) -> str:
     return (_FORGED_NUMBERS if numbered else _FORGED_LENSES).sub(r"(\1)", text)
 
 
+def shortened(name: str) -> str:
+    """A name of bounded length: of a longer one, its beginning and its end."""
+    half = _SHOWN // 2
+    return name if len(name) <= _SHOWN else f"{name[:half]}…{name[-half + 1 :]}"
+
+
 def is_numbered(context: Context) -> bool:
     """Whether the blocks of a `ContextBuilder`'s context have numbers."""
     return any(f"{numbered_header(citation)}\n" in context.text for citation in context.citations[:1])
@@ -330,6 +336,4 @@ def _offset(value: object) -> int | None:
 
 def _tidy(value: object) -> str:
     """A name as shown in a header: on one line, without brackets, of bounded length."""
-    text = str(value).translate(_TIDY).strip()
-    half = _SHOWN // 2
-    return text if len(text) <= _SHOWN else f"{text[:half]}…{text[-half + 1 :]}"
+    return shortened(str(value).translate(_TIDY).strip())

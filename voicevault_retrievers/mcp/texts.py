@@ -61,6 +61,18 @@ def metadata(number: int, found: Mapping[str, Any]) -> str:
     return f"Metadata of [{number}]: {_safe(said[:MOST_METADATA])}{'…' if len(said) > MOST_METADATA else ''}"
 
 
+def bounded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a source as data of at most MOST_METADATA characters: what does not fit is left out."""
+    kept: dict[str, Any] = {}
+    left = MOST_METADATA
+    for key, value in found.items():
+        size = len(json.dumps({key: value}, ensure_ascii=False, default=str))
+        if size <= left:
+            kept[key] = value
+            left -= size
+    return kept
+
+
 def _base_lines(data: Documents) -> Iterator[str]:
     for base in data.bases:
         about = f" {base.description}" if base.description else ""

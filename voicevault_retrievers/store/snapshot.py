@@ -58,7 +58,7 @@ class Snapshot:
     `lexical` has the live chunks of `segments`, one for one, `parents` their live parents. `tail` and `tail_parents`
     hold those of the log. `touched` are the ids of chunks that the log added or deleted; the segments' chunks of these
     ids are dead. `written` counts the log's changes to chunks, `end` is the position up to which the log was read,
-    `head` the header of the last frame, `damage` what is wrong after it; `before` are the terms that an earlier snapshot
+    `head` the header of the last frame, `damage` what is wrong after it, `before` the terms that an earlier snapshot
     analysed.
     """
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan
@@ -159,11 +159,11 @@ def _print(told: Mapping[str, Any], *, as_json: bool) -> None:
         return
     click.echo(f"preset {told['preset']} over {', '.join(told['kbs'])}")
     for note in told["notes"]:
-        click.echo(f"note: {plain(note)}")
+        click.echo(f"note: {without_controls(note)}")
     for reason in told["missing"]:
         click.echo(f"missing: {options.said(reason)}")
     for one in told["queries"]:
-        click.echo(plain("\n".join(("", *_lines(one)))))
+        click.echo(without_controls("\n".join(("", *_lines(one)))))
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:

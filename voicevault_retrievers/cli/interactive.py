@@ -10,8 +10,8 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
@@ -92,7 +92,7 @@ class InteractiveSession:
             self._tell(f"failed: {error}")
 
     def _tell(self, said: str) -> None:
-        self.console.print(plain(said), highlight=False, markup=False)
+        self.console.print(without_controls(said), highlight=False, markup=False)
 
     def _set(self, line: str) -> str:
         name, _, value = line.partition(" ")

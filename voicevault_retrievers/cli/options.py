@@ -202,9 +202,9 @@ def as_json(data: Any, indent: int | None = 2) -> str:
 
 def said(error: object) -> str:
     """An error's text, safe for a terminal, with hints for the command line."""
-    from voicevault_retrievers.cli.progress import plain
+    from voicevault_retrievers._support.characters import without_controls
 
-    return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
+    return without_controls(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
 
 
 _HINTS: Mapping[str, str] = {

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers.citations import without_headers
 from voicevault_retrievers.answers.tool_input import DESCRIPTION
 from voicevault_retrievers.mcp.configuration import Offer
@@ -98,4 +99,4 @@ def _some(count: int, what: str) -> str:
 
 def _safe(text: str) -> str:
     """Text from documents on one line, without anything that reads as a source."""
-    return without_headers(" ".join(text.split()), numbered=True)
+    return without_headers(" ".join(without_controls(text).split()), numbered=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from mcp import types
 from pydantic import BaseModel, ValidationError
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.citations import citation_of, shortened, without_headers
 from voicevault_retrievers.answers.source_numbers import Layout, failures, kept_numbers
@@ -334,7 +335,7 @@ def _guarded(citations: Iterable[Citation]) -> list[Citation]:
     return [
         Citation(
             **_shortened(vars(one), "source_file", "page_number", "section")
-            | {"text": without_headers(one.text, numbered=True)}
+            | {"text": without_headers(without_controls(one.text), numbered=True)}
         )
         for one in citations
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.filters import NOTHING, Filter, compile_filter
 from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
 
@@ -31,6 +31,12 @@ def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
     if len(hits) == len(ranking):
         return ranking
     return replace(ranking, hits=hits).failing(withheld())
+
+
+def empty_rights(query: Query) -> tuple[Failure, ...]:
+    """The note that a query's access rights are empty: nothing was searched, whatever the bases hold."""
+    said = "the access rights (require) are empty: they permit nothing, whatever is asked"
+    return (Failure("require", "EmptyRights", said, degrades=False),) if query.require == NOTHING else ()
 
 
 def withheld() -> Failure:

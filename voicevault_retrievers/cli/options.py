@@ -208,6 +208,7 @@ def said(error: object) -> str:
 
 
 _HINTS: Mapping[str, str] = {
+    "there is no knowledge base '": "; to make one: voicevault index FOLDER --kb NAME",
     "CustomAnalyzer(": "; a function cannot be given on the command line: do this in Python",
     "(wait=seconds)": "; on the command line: --wait SECONDS",
     "or give llm=": "; on the command line: --ollama MODEL or --openai MODEL",

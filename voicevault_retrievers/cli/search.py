@@ -15,7 +15,7 @@ from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.dry_run import rehearse
 from voicevault_retrievers.cli.interactive import InteractiveSession
 from voicevault_retrievers.cli.progress import bar
-from voicevault_retrievers.cli.search_options import SearchOptions
+from voicevault_retrievers.cli.search_options import SearchOptions, check_exist
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import answer
@@ -89,6 +89,8 @@ def search(
     asked = [FileQuery(Query(text)) for text in ((query,) if query is not None else ()) + queries]
     if interactive and (asked or queries_file or dry_run):
         raise ConfigError("--interactive asks for its queries: give none, and no --dry-run")
+    if not dry_run:
+        check_exist(kbs, root)
     if interactive:
         with asking.opened() as base:
             InteractiveSession(asking, base, explain=explain, as_json=as_json).run()

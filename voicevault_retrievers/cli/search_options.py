@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from voicevault_retrievers.pipeline.presets.sections import filled, text_model
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.rerank.grouping import GroupBy
 from voicevault_retrievers.store import Bases
+from voicevault_retrievers.store.names import existing, locate, vacant
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,14 @@ class SearchOptions:
     def model(self) -> TextModel | None:
         """The language model that the options name; None where they name none."""
         return text_model(dict(self.llm))
+
+
+def check_exist(kbs: Iterable[str], root: Path | None) -> None:
+    """Raises ConfigError, with the nearest name, where none of the named knowledge bases exists.
+
+    Where some exist, results note the others.
+    """
+    named = list(kbs)
+    if not any(is_address(name) or not vacant(locate(name, root)) for name in named):
+        for name in named:
+            existing(name, root)

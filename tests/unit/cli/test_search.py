@@ -124,11 +124,9 @@ def test_a_preset_whose_access_is_mandatory_refuses_a_query_that_names_no_rights
     done = run(
         *words, "--query", "valve", "--queries-file", "-", "--json", given='{"text": "x", "require": {}}', code=1
     )
-    assert [(one["failed"], one["errors"] != []) for one in _lines(done)] == [
-        (True, True),
-        (True, True),
-        (False, False),
-    ]
+    told = _lines(done)
+    assert [(one["failed"], len(one["errors"])) for one in told] == [(True, 1), (True, 1), (False, 1)]
+    assert "are empty: they permit nothing" in str(told[2]["errors"])
     assert "names no access rights" in run("--interactive", *words[1:], given="pump\n").output.replace("\n", " ")
     assert json.loads(run(*words, "--json", "--require", "{}").stdout)["hits"] == []
     own = run(*words, "--json", "--require", '{"source_file": "a.md"}').stdout
@@ -381,3 +379,23 @@ def test_what_stands_behind_an_address_is_not_shown(run: Run) -> None:
     pytest.importorskip("psycopg")
     done = run("pump", "--dry-run", "--json", kb="postgresql://me:open@192.0.2.1/db?password=sesame#plant")
     assert json.loads(done.stdout)["kbs"] == ["postgresql://***@192.0.2.1/db?***#plant"]
+
+
+@pytest.mark.parametrize("words", [(), ("--explain",), ("--json",), ("--query", "valve")])
+@pytest.mark.parametrize("kb", ["plnt", "plnt,other"])
+def test_a_base_that_does_not_exist_is_named_with_the_nearest_and_how_to_make_it(
+    run: Run, root: Path, words: tuple[str, ...], kb: str
+) -> None:
+    said = run("pump", *words, kb=kb, code=2)
+    assert said.stdout == ""
+    told = said.stderr
+    assert f"there is no knowledge base 'plnt' in {root}; did you mean 'plant'?; known: bare, plant, wrong;" in told
+    assert "to make one: voicevault index FOLDER --kb NAME" in told
+
+
+def test_before_anything_is_indexed_search_and_inspect_say_what_to_do(tmp_path: Path) -> None:
+    for words in (("search", "pump"), ("search", "--interactive"), ("inspect", "--no-open")):
+        told = ran(*words, "--kb", "docs", "--root", tmp_path / "none", code=2).stderr
+        assert "there is no knowledge base 'docs' in" in told
+        assert "known: none; to make one: voicevault index FOLDER --kb NAME" in told
+        assert not (tmp_path / "none").exists()

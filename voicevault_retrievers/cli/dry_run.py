@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import AbsentChannel, AbsentFlare, channel_if_there
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.query import RuleRouter
@@ -48,7 +48,7 @@ def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool
 
     Exits with 2 for an invalid query; raises ConfigError for a wrong preset, base or filter.
     """
-    preset = load_preset(asking.preset, llm=asking.model)
+    preset = asking.loaded()
     with asking.opened() as base:
         held = _held(asking)
         missing = list(_missing(base, preset, held))

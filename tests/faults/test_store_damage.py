@@ -112,6 +112,35 @@ def test_a_byte_changed_in_a_log_is_damage_or_the_end(logged: Path) -> None:
             assert len(kb.verify()) == 1
 
 
+def test_a_damaged_last_record_is_told_at_open_and_in_results_and_a_torn_one_is_not(
+    logged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = logged / "kb" / "log-000000"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    reader = opened(logged)
+    assert (reader.notes, caplog.records) == ((), [])
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    kb, bases = opened(logged), Bases(["kb"], root=logged, embedder=HashEmbedder())
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert f"{path} has changed in its last record" in caplog.text
+    for base in (kb, kb.view(), bases):
+        (note,) = base.notes
+        assert (note.stage, note.kind, note.degrades) == ("kb", "damaged", True)
+        assert "index again" in note.message
+        assert str(logged) not in note.message
+    caplog.clear()
+    assert reader.reload()
+    assert reader.notes == kb.notes
+    assert not kb.reload()
+    assert len(caplog.records) == 1
+    with kb:
+        kb.delete(["none"])
+        assert kb.notes
+        kb.add([Chunk("new", "new fox")])
+    assert (kb.notes, opened(logged).notes, bases.reload(), bases.notes) == ((), (), True, ())
+
+
 def test_a_byte_changed_in_a_file_is_never_a_wrong_answer(sealed: Path) -> None:
     right = answers(opened(sealed))
     folder = sealed / "kb"

@@ -8,6 +8,7 @@ import subprocess
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,6 +60,30 @@ def test_a_full_disk_loses_nothing(disk: Path, size: int) -> None:
     (disk / "else").unlink()
     kb.add([Chunk(f"{at:05}", "fox")])
     assert kb.ids() == opened(kb.path).ids() == [*ids, f"{at:05}"]
+    assert kb.verify() == []
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not MOUNT, reason="a full disk needs the command mount")
+def test_a_base_is_cleared_on_a_disk_without_any_room(disk: Path) -> None:
+    """Whether or not what goes is enough for a new segment: a log with room in its last block takes it."""
+    written(disk / "kb")
+    kb = opened(disk / "kb")
+    with (disk / "else").open("wb", buffering=0) as filler:
+        for _ in range(256):
+            with suppress(OSError):
+                filler.write(bytes(4096))
+    assert kb.delete(["03"]) == 1
+    count = len(kb)
+    with pytest.raises(StorageError, match="No space left"):
+        kb.add(chunks(30, 39))
+    assert kb.clear() == count
+    assert kb.clear() == 0
+    for base in (kb, opened(kb.path)):
+        assert (base.ids(), list(base.iter_parents()), base.sources, base.verify()) == ([], [], {}, [])
+    (disk / "else").unlink()
+    kb.add(chunks(0, 9))
+    assert kb.ids() == opened(kb.path).ids() == [chunk.id for chunk in chunks(0, 9)]
     assert kb.verify() == []
 
 

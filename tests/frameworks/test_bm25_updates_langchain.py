@@ -29,7 +29,7 @@ from voicevault_retrievers.errors import (
 from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, VectorStoreChannel
 from voicevault_retrievers.lexical import BM25, BM25Plus, Formula
 from voicevault_retrievers.lexical.formulas import FORMULAS
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, files
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 QUERIES = ["pump seal", "door", "hot water lamp", "zeppelin", "the"]
@@ -380,11 +380,16 @@ def test_a_writer_elsewhere_is_named(tmp_path: Path) -> None:
 
 def written(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def write(file: Path) -> None:
-        body = json.loads(file.read_text())
+        body = files.read_json(file)
         change(body)
-        file.write_text(json.dumps(body))
+        files.write_json(file, body)
 
     return write
+
+
+def changed(key: str, value: object) -> Callable[[Path], object]:
+    """A change of the file alone, as a person or a disk makes it."""
+    return lambda file: file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
 
 
 @pytest.mark.parametrize(
@@ -396,6 +401,10 @@ def written(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None
         (written(lambda body: body["formula"].update(name="bm26")), IncompatibleIndexError),
         (written(lambda body: body["formula"].update(delta=1.0)), IncompatibleIndexError),
         (written(lambda body: body.update(formula="lucene")), IncompatibleIndexError),
+        (changed("statistics", "index"), IndexDamagedError),
+        (changed("formula", {"name": "lucene", "k1": 1.3, "b": 0.75}), IndexDamagedError),
+        (changed("format", 2), IndexDamagedError),
+        (changed("checksum", "0" * 64), IndexDamagedError),
         (lambda file: file.write_text("{"), IndexDamagedError),
         (lambda file: file.write_text("[]"), IncompatibleIndexError),
     ],

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers._support.checks import flag, key_or_none, whole, whole_or_none
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers.citations import (
@@ -51,7 +52,8 @@ class ContextBuilder:
     puts the best blocks at both ends of the text (see `ends_first`), with the numbers of their ranks. `count_tokens` is
     the model's tokenizer; the default estimates tokens. File and page are those that common loaders write, or stand
     under `source_key` and `page_key` (see `core.pages`). A file on a machine is shown by its name, with `paths` by its
-    path.
+    path. The text has no control and bidirectional characters of the documents, unless `control_characters` is true;
+    citations have the documents' own text.
     """
 
     max_tokens: int | None = None
@@ -63,6 +65,7 @@ class ContextBuilder:
     page_key: str | None = None
     source_key: str | None = None
     paths: bool = False
+    control_characters: bool = False
 
     def __post_init__(self) -> None:
         whole_or_none("max_tokens", self.max_tokens)
@@ -74,6 +77,7 @@ class ContextBuilder:
         key_or_none("page_key", self.page_key)
         key_or_none("source_key", self.source_key)
         flag("paths", self.paths)
+        flag("control_characters", self.control_characters)
 
     @property
     def instruction(self) -> str:
@@ -122,7 +126,7 @@ class ContextBuilder:
                 over.append(hit.chunk.id)
                 continue
             texts = (hit.text,) if hit.context is None or not hit.chunk.text else (hit.context, hit.chunk.text)
-            head = None if heads is None else heads(hit)
+            head = None if heads is None else self._clean(heads(hit))
             tried = [self._block(place, self.citation(index, hit, text), head) for text in texts]
             block = next((block for block in tried if self._fits(block, blocks, parts, budget)), None)
             if block is None:
@@ -169,7 +173,10 @@ class ContextBuilder:
         return numbered_header(citation) if self.markers == "numbered" else header(citation)
 
     def _body(self, text: str) -> str:
-        return without_headers(text, numbered=self.markers == "numbered")
+        return without_headers(self._clean(text), numbered=self.markers == "numbered")
+
+    def _clean(self, text: str) -> str:
+        return text if self.control_characters else without_controls(text)
 
     def _history(self, history: Sequence[Turn | tuple[str, str]], budget: _Budget) -> list[str]:
         turns = [as_turn(turn) for turn in history]

@@ -7,10 +7,13 @@ variant of people and models such as `(Report.pdf, pages 3-4)`; or `[1]` for the
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers.cited_places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
 from voicevault_retrievers.core.pages import shown_file, shown_page
 from voicevault_retrievers.core.types import Citation, Context, Hit
@@ -20,8 +23,14 @@ LAST = 999_999
 
 
 _OPEN, _CLOSE, _BRACKETS = r"[\[［【〔]", r"[\]］】〕]", r"\[\]［］【】〔〕"
+_OPENS = re.compile(r"[\[［【〔﹇︻︹]")
+_CYRILLIC = {0x405: "S", 0x455: "s", 0x41E: "O", 0x43E: "o", 0x421: "C", 0x441: "c", 0x415: "E", 0x435: "e"}
+"""Letters that look like those of the word `source`."""
 _COMMA = r"[,;،؛、，；]"
-_BLANK = r"[\s\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_BLANK = (
+    r"[\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
 """White space and invisible characters."""
 
 _SOURCE = re.compile(rf"{_OPEN}\s*sources?\s*[:：](?P<body>[^{_BRACKETS}\n]*){_CLOSE}", re.IGNORECASE)
@@ -48,8 +57,8 @@ _FORGED_NUMBERS = re.compile(rf"{_OPEN}({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\
 _FORGED_LENSES = re.compile(rf"【({_BLANK}*\d(?:{_BLANK}|{DASH}|{_COMMA}|\d)*)】")
 _TIDY = str.maketrans(
     {
-        **dict.fromkeys("[［【〔", "("),
-        **dict.fromkeys("]］】〕", ")"),
+        **dict.fromkeys("[［【〔﹇︻︹", "("),
+        **dict.fromkeys("]］】〕﹈︼︺", ")"),
         **dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", " "),
         "|": "/",
     }
@@ -139,10 +148,34 @@ def without_headers(text: str, *, numbered: bool = False) -> str:
     """A chunk's text without anything that reads as a header: a document must not forge its neighbour's.
 
     Block numbers in `【】`, or for a `numbered` context in any brackets, change too: `[7]` becomes `(7)`. Otherwise an
-    answer that repeats the words would cite the seventh block.
+    answer that repeats the words would cite the seventh block. Compatibility forms (NFKC) of letters and brackets, such
+    as full-width ones, count as the letters. The length does not change.
     """
-    text = _FORGED.sub("(", text)
-    return (_FORGED_NUMBERS if numbered else _FORGED_LENSES).sub(r"(\1)", text)
+    if not _OPENS.search(text):
+        return text
+    read, changed = _folded(text), list(text)
+    for found in _FORGED.finditer(read):
+        changed[found.start()] = "("
+    for found in (_FORGED_NUMBERS if numbered else _FORGED_LENSES).finditer(read):
+        changed[found.start()], changed[found.end() - 1] = "(", ")"
+    return "".join(changed)
+
+
+def _folded(text: str) -> str:
+    """The text with each character as a reader takes it, of the same length."""
+    return text if text.isascii() else "".join(map(_compatible, text.translate(_CYRILLIC)))
+
+
+@lru_cache(maxsize=4096)
+def _compatible(sign: str) -> str:
+    folded = unicodedata.normalize("NFKC", sign)
+    return folded if len(folded) == 1 else sign
+
+
+def shortened(name: str) -> str:
+    """A name of bounded length: of a longer one, its beginning and its end."""
+    half = _SHOWN // 2
+    return name if len(name) <= _SHOWN else f"{name[:half]}…{name[-half + 1 :]}"
 
 
 def is_numbered(context: Context) -> bool:
@@ -308,7 +341,7 @@ def _section(citation: Citation) -> str:
 
 def _bare(text: str) -> str:
     """A text normalised to compare quotes: as a model may have read it, with single spaces."""
-    return " ".join(without_headers(text, numbered=True).split())
+    return " ".join(without_headers(without_controls(text), numbered=True).split())
 
 
 def _span(hit: Hit) -> tuple[int | None, int | None]:
@@ -330,6 +363,4 @@ def _offset(value: object) -> int | None:
 
 def _tidy(value: object) -> str:
     """A name as shown in a header: on one line, without brackets, of bounded length."""
-    text = str(value).translate(_TIDY).strip()
-    half = _SHOWN // 2
-    return text if len(text) <= _SHOWN else f"{text[:half]}…{text[-half + 1 :]}"
+    return shortened(without_controls(str(value).translate(_TIDY)).strip())

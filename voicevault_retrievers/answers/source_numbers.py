@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from typing import Any
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.citations import LAST, citation_of, without_headers
@@ -148,7 +149,7 @@ def once(citations: Iterable[Citation]) -> tuple[Citation, ...]:
 
 def _one_line(failures: str) -> str:
     """Failure messages on one line, without anything that reads as a source."""
-    return without_headers(" ".join(failures.split()), numbered=True)
+    return without_headers(" ".join(without_controls(failures).split()), numbered=True)
 
 
 def _how_to_cite(markers: str) -> str:

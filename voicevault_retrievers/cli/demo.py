@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers import header
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.cli.render import metrics_table, show
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.dense import load_embedder
@@ -50,10 +51,11 @@ def run_demo(console: Console, root: Path, *, measure: bool) -> None:
             result = pipeline.search(question)
             console.rule(escape(question))
             show(console, result, explain=True)
-            console.print(Panel(escape(plain(result.context.text)), title="context"), highlight=False)
+            console.print(Panel(escape(without_controls(result.context.text)), title="context"), highlight=False)
             for citation in result.context.citations:
                 console.print(
-                    f"({citation.index}) {escape(plain(header(citation)))} {citation.chunk_id}", highlight=False
+                    f"({citation.index}) {escape(header(citation))} {citation.chunk_id}",
+                    highlight=False,
                 )
         if measure:
             console.print(metrics_table(measured(console, base)))

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.channel import Channel, Rewriter, Then
 from voicevault_retrievers.core.execution.plan import Plan
@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import Fused, checked_weights
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import AbsentChannel, AbsentFlare, channel_if_there
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.query import RuleRouter
@@ -48,7 +48,7 @@ def rehearse(asking: SearchOptions, asked: Sequence[FileQuery], *, as_json: bool
 
     Exits with 2 for an invalid query; raises ConfigError for a wrong preset, base or filter.
     """
-    preset = load_preset(asking.preset, llm=asking.model)
+    preset = asking.loaded()
     with asking.opened() as base:
         held = _held(asking)
         missing = list(_missing(base, preset, held))
@@ -159,11 +159,11 @@ def _print(told: Mapping[str, Any], *, as_json: bool) -> None:
         return
     click.echo(f"preset {told['preset']} over {', '.join(told['kbs'])}")
     for note in told["notes"]:
-        click.echo(f"note: {plain(note)}")
+        click.echo(f"note: {without_controls(note)}")
     for reason in told["missing"]:
         click.echo(f"missing: {options.said(reason)}")
     for one in told["queries"]:
-        click.echo(plain("\n".join(("", *_lines(one)))))
+        click.echo(without_controls("\n".join(("", *_lines(one)))))
 
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:

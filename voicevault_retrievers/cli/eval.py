@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.demo import indexed
-from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation import (
@@ -184,7 +185,7 @@ def _show(console: Console, report: Report, worse: int) -> None:
         console.print(f"[yellow]note[/] {escape(note)}", highlight=False)
     for row in report.rows if worse else ():
         for line in _worse(row, report, worse):
-            console.print(plain(line), markup=False, highlight=False)
+            console.print(without_controls(line), markup=False, highlight=False)
 
 
 def _worse(row: ChannelRow, report: Report, most: int) -> Iterator[str]:

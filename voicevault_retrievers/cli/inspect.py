@@ -54,9 +54,11 @@ def inspect_(
     Serves a page until Ctrl-C. An address that other machines reach has a token, which is made and shown where none is
     given. Hits that are marked right or wrong are kept, and exported for `voicevault tune` and `voicevault eval`.
     """
+    from voicevault_retrievers.cli.search_options import check_exist
     from voicevault_retrievers.inspector import serve
     from voicevault_retrievers.inspector.registry import bases_below
 
+    check_exist(kbs or (), root)
     if not kbs and not bases_below(root):
         raise ConfigError(f"there is no knowledge base in {root or default_root()}: make one with voicevault index")
 

@@ -10,20 +10,21 @@ from dataclasses import replace
 import click
 from rich.console import Console
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.cli import options, render
-from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.cli.search_options import SearchOptions
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.pipeline.batch import answer
+from voicevault_retrievers.pipeline.presets.files import DEFAULT
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.store import Bases
 
 HELP = """\
 A line is a query; one that begins with a colon is a setting, shown where nothing follows it:
   :k N          how many results; :k preset for the preset's number
-  :preset NAME  a preset, or a YAML file
+  :preset NAME  a preset, or a YAML file; :preset default for the default
   :where JSON   a filter, such as {"source_file": "a.pdf"}; :where none for none
   :explain      say why each result is there, or no more; :explain on, :explain off
   :json         print results as JSON, or no more; :json on, :json off
@@ -92,7 +93,7 @@ class InteractiveSession:
             self._tell(f"failed: {error}")
 
     def _tell(self, said: str) -> None:
-        self.console.print(plain(said), highlight=False, markup=False)
+        self.console.print(without_controls(said), highlight=False, markup=False)
 
     def _set(self, line: str) -> str:
         name, _, value = line.partition(" ")
@@ -109,9 +110,9 @@ class InteractiveSession:
 
     def _preset(self, value: str) -> str:
         if value:
-            other = replace(self.asking, preset=value)
+            other = replace(self.asking, preset=None if value == DEFAULT else value)
             self.asking, self._pipeline = other, other.over(self._base)
-        return f"preset is {self.asking.preset}"
+        return f"preset is {self.asking.preset or DEFAULT}"
 
     def _where(self, value: str) -> str:
         if value:

@@ -202,12 +202,13 @@ def as_json(data: Any, indent: int | None = 2) -> str:
 
 def said(error: object) -> str:
     """An error's text, safe for a terminal, with hints for the command line."""
-    from voicevault_retrievers.cli.progress import plain
+    from voicevault_retrievers._support.characters import without_controls
 
-    return plain(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
+    return without_controls(str(error)) + "".join(hint for named, hint in _HINTS.items() if named in str(error))
 
 
 _HINTS: Mapping[str, str] = {
+    "there is no knowledge base '": "; to make one: voicevault index FOLDER --kb NAME",
     "CustomAnalyzer(": "; a function cannot be given on the command line: do this in Python",
     "(wait=seconds)": "; on the command line: --wait SECONDS",
     "or give llm=": "; on the command line: --ollama MODEL or --openai MODEL",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @contextmanager
@@ -36,8 +33,3 @@ def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) ->
 def shown(text: str) -> str:
     """Untrusted text on one line, with control and bidirectional characters escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-
-
-def plain(text: str) -> str:
-    """Untrusted text without control sequences and without bidirectional characters."""
-    return _OBEYED.sub("", text)

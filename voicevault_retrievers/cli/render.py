@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers import header
 from voicevault_retrievers.answers.citations import citation_of
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import plain
 from voicevault_retrievers.core.explanation import explain as explained
 from voicevault_retrievers.core.explanation import provenance, told_wordings, wordings
 from voicevault_retrievers.core.types import Hit, Result
@@ -63,9 +63,9 @@ def put(result: Result, kbs: Sequence[str], *, explain: bool, as_json: bool) -> 
 
 def titled(console: Console, result: Result, *, failed: bool, explain: bool = False) -> None:
     """Print one of several results below its query; for a failed query only the error."""
-    console.print(f"[bold cyan]{escape(plain(result.query.text))}[/]", highlight=False)
+    console.print(f"[bold cyan]{escape(without_controls(result.query.text))}[/]", highlight=False)
     if failed:
-        console.print(f"[red]failed[/] {escape(plain(str(result.errors[0])))}", highlight=False)
+        console.print(f"[red]failed[/] {escape(without_controls(str(result.errors[0])))}", highlight=False)
     else:
         show(console, result, explain=explain)
     console.print()
@@ -76,21 +76,21 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
     if not result.hits:
         console.print("Nothing found.")
     for rank, hit in enumerate(result.hits, 1):
-        source = plain(header(citation_of(rank, hit, "")))
+        source = without_controls(header(citation_of(rank, hit, "")))
         console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
         first, *others = hit.passages or (hit,)
         console.print(f"   {escape(excerpt(first.text or first.chunk.text))}", highlight=False)
         for passage in others:
-            own = f"{plain(header(citation_of(rank, passage, '')))} {excerpt(passage.text or passage.chunk.text)}"
+            own = f"{header(citation_of(rank, passage, ''))} {excerpt(passage.text or passage.chunk.text)}"
             console.print(f"   + {escape(own)}", highlight=False)
         if explain:
-            console.print(escape(plain("\n".join(explained(hit).splitlines()[1:]))), highlight=False, style="dim")
+            console.print(escape("\n".join(explained(hit).splitlines()[1:])), highlight=False, style="dim")
     if explain:
         for line in told_wordings(result):
-            console.print(escape(plain(line)), highlight=False, style="dim")
+            console.print(escape(without_controls(line)), highlight=False, style="dim")
     for failure in result.errors:
         label = "[red]degraded[/]" if failure.degrades else "[yellow]note[/]"
-        console.print(f"{label} {escape(plain(str(failure)))}", highlight=False)
+        console.print(f"{label} {escape(without_controls(str(failure)))}", highlight=False)
 
 
 def score_line(hit: Hit) -> str:
@@ -108,7 +108,7 @@ def score_line(hit: Hit) -> str:
 
 def excerpt(text: str, length: int = 160) -> str:
     """The beginning of a text on one line."""
-    line = " ".join(plain(text).split())
+    line = " ".join(without_controls(text).split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
 

@@ -15,7 +15,7 @@ from voicevault_retrievers.cli import options, render
 from voicevault_retrievers.cli.dry_run import rehearse
 from voicevault_retrievers.cli.interactive import InteractiveSession
 from voicevault_retrievers.cli.progress import bar
-from voicevault_retrievers.cli.search_options import SearchOptions
+from voicevault_retrievers.cli.search_options import SearchOptions, check_exist
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import answer
@@ -47,7 +47,11 @@ _EXAMPLES = options.examples(
 )
 @click.option("--top-k", type=click.IntRange(min=0), help="How many results; the preset's number otherwise.")
 @click.option("--group-by", metavar="KEY", help="Results are groups: document, for the file, or a metadata key.")
-@options.preset
+@click.option(
+    "--preset",
+    help="A preset, or a YAML file; without one keywords and vectors under the default fusion.",
+    shell_complete=options.known_presets,
+)
 @click.option("--ollama", metavar="MODEL", help="A model of an Ollama, where the preset asks a language model.")
 @click.option("--openai", metavar="MODEL", help="A model of OpenAI, or of a server that speaks its API.")
 @click.option("--base-url", metavar="URL", help="Where that server is, if not where it is usually.")
@@ -67,7 +71,7 @@ def search(
     kbs: tuple[str, ...],
     top_k: int | None,
     group_by: str | None,
-    preset: str,
+    preset: str | None,
     ollama: str | None,
     openai: str | None,
     base_url: str | None,
@@ -89,6 +93,8 @@ def search(
     asked = [FileQuery(Query(text)) for text in ((query,) if query is not None else ()) + queries]
     if interactive and (asked or queries_file or dry_run):
         raise ConfigError("--interactive asks for its queries: give none, and no --dry-run")
+    if not dry_run:
+        check_exist(kbs, root)
     if interactive:
         with asking.opened() as base:
             InteractiveSession(asking, base, explain=explain, as_json=as_json).run()

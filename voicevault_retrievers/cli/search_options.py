@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,23 +15,25 @@ from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.engines.addresses import is_address, open_bases
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.pipeline.presets import load_preset
+from voicevault_retrievers.pipeline.presets import Preset, load_preset
+from voicevault_retrievers.pipeline.presets.files import default_preset
 from voicevault_retrievers.pipeline.presets.sections import filled, text_model
 from voicevault_retrievers.pipeline.query_file import FileQuery
 from voicevault_retrievers.rerank.grouping import GroupBy
 from voicevault_retrievers.store import Bases
+from voicevault_retrievers.store.names import existing, locate, vacant
 
 
 @dataclass(frozen=True)
 class SearchOptions:
     """The bases, preset, number of hits and filters of a search. ConfigError for a wrong filter.
 
-    `llm` names the preset's language model, as the section `llm` of a preset does. `${NAME}` in an engine's address is
-    read from the environment.
+    Without a preset the search ranks as the library does by default. `llm` names the preset's language model, as the
+    section `llm` of a preset does. `${NAME}` in an engine's address is read from the environment.
     """
 
     kbs: tuple[str, ...]
-    preset: str = "voicevault"
+    preset: str | None = None
     top_k: int | None = None
     where: Filter | None = None
     require: Filter | None = None
@@ -71,10 +73,25 @@ class SearchOptions:
 
     def over(self, base: Bases | Engine) -> Pipeline:
         """The preset over the opened bases or engine."""
-        pipeline = load_preset(self.preset, llm=self.model).over(base)
+        pipeline = self.loaded().over(base)
         return pipeline.grouping(self.group_by or pipeline.group_by)
+
+    def loaded(self) -> Preset:
+        """The preset by its name or file, or the default one."""
+        return default_preset(llm=self.model) if self.preset is None else load_preset(self.preset, llm=self.model)
 
     @property
     def model(self) -> TextModel | None:
         """The language model that the options name; None where they name none."""
         return text_model(dict(self.llm))
+
+
+def check_exist(kbs: Iterable[str], root: Path | None) -> None:
+    """Raises ConfigError, with the nearest name, where none of the named knowledge bases exists.
+
+    Where some exist, results note the others.
+    """
+    named = list(kbs)
+    if not any(is_address(name) or not vacant(locate(name, root)) for name in named):
+        for name in named:
+            existing(name, root)

@@ -14,9 +14,10 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.cli import options
-from voicevault_retrievers.cli.progress import bar, plain
+from voicevault_retrievers.cli.progress import bar
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models.language import OllamaModel, OpenAIModel, ServedModel
@@ -238,7 +239,7 @@ def parents(name: str, to: str, key: str, root: Path | None) -> None:
 
 def _tell_failed(console: Console, failed: Mapping[str, str]) -> None:
     for one, why in islice(failed.items(), SHOWN):
-        console.print(f"[yellow]failed[/] {escape(plain(f'{one}: {why}'))}", highlight=False)
+        console.print(f"[yellow]failed[/] {escape(without_controls(f'{one}: {why}'))}", highlight=False)
     if len(failed) > SHOWN:
         console.print(f"and {len(failed) - SHOWN} more", highlight=False)
 
@@ -334,4 +335,4 @@ def _say(console: Console, name: str, said: str, kb: KnowledgeBase) -> None:
     shown = ", ".join(f"{law} (named by {count} chunks)" for law, count in laws[:SHOWN])
     if laws:
         more = f" and {len(laws) - SHOWN} more" if len(laws) > SHOWN else ""
-        console.print(plain(f"laws of which no chunk is: {shown}{more}"), highlight=False, markup=False)
+        console.print(without_controls(f"laws of which no chunk is: {shown}{more}"), highlight=False, markup=False)

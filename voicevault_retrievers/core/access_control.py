@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from voicevault_retrievers.core.blocking import Blocked
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.filters import NOTHING, Filter, compile_filter
 from voicevault_retrievers.core.types import Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
 
@@ -40,6 +40,12 @@ def unblocked(ranking: Ranking, blocked: Blocked | None) -> Ranking:
         return ranking
     hits = blocked.left(ranking.hits)
     return ranking if hits is ranking.hits else replace(ranking, hits=tuple(hits))
+
+
+def empty_rights(query: Query) -> tuple[Failure, ...]:
+    """The note that a query's access rights are empty: nothing was searched, whatever the bases hold."""
+    said = "the access rights (require) are empty: they permit nothing, whatever is asked"
+    return (Failure("require", "EmptyRights", said, degrades=False),) if query.require == NOTHING else ()
 
 
 def withheld() -> Failure:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.core.pages import shown_page
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
 
@@ -103,8 +104,11 @@ def finite(value: Any) -> float | None:
 
 
 def explain(hit: Hit) -> str:
-    """Why a hit was found, with a line for each channel and stage. The contributions add up to the fused score."""
-    return "\n".join([_headline(hit), *_lines(hit)])
+    """Why a hit was found, with a line for each channel and stage. The contributions add up to the fused score.
+
+    Control and bidirectional characters are left out; `provenance` has them.
+    """
+    return without_controls("\n".join([_headline(hit), *_lines(hit)]))
 
 
 def explain_result(result: Result) -> str:
@@ -114,7 +118,7 @@ def explain_result(result: Result) -> str:
     timings = ", ".join(f"{name} {seconds * 1e3:.1f} ms" for name, seconds in result.timings.items())
     lines.append(f"channels: {', '.join(result.channels_used) or 'none'}; {timings or 'nothing ran'}")
     lines += [f"{'degraded' if failure.degrades else 'note'}: {failure}" for failure in result.errors]
-    return "\n".join(lines)
+    return without_controls("\n".join(lines))
 
 
 def wordings(result: Result) -> list[dict[str, Any]]:

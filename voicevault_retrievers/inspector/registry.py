@@ -13,6 +13,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, RetrievalError, unknown
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names
+from voicevault_retrievers.pipeline.presets.files import DEFAULT, default_preset
 from voicevault_retrievers.pipeline.presets.sections import filled
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
@@ -31,7 +32,8 @@ class Shelf:
 
     Only these bases can be requested: a name is looked up, and never becomes a path. Each search sees what was
     committed before it, also by other processes. Threads share one object. `presets` are names of shipped presets and
-    paths of YAML files; the first is the default, and all shipped presets are offered too.
+    paths of YAML files; the first is the default, and all shipped presets are offered too. Without any the default
+    ranks as the library does.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Shelf:
         self._given = None if bases is None else _by_name(map(self._connect, bases), root)
         if self._given == {}:
             raise ConfigError("name at least one knowledge base")
-        self._presets = _presets(presets or ("voicevault",))
+        self._presets = _presets(presets)
         self._opened: dict[str, Present] = {}
         self._pipelines: LRUCache[tuple[tuple[str, ...], str], Remade[Pipeline]] = LRUCache(PIPELINES)
         self._mutex = Mutex()
@@ -154,4 +156,5 @@ def _presets(given: Sequence[str]) -> dict[str, Preset | None]:
         if label in found:
             raise ConfigError(f"presets have names of their own, and two are called {label!r}")
         found[label] = load_preset(name)
+    found = found or {DEFAULT: default_preset()}
     return found | {name: None for name in preset_names() if name not in found}

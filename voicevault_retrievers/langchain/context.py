@@ -17,6 +17,7 @@ from langchain_core.messages.content import create_plaintext_block
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from pydantic import ValidationError
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.answers import Marker, ResolvedAnswer, ends_first
@@ -207,7 +208,7 @@ def content_blocks(
         raise unknown("style", style, _STYLES)
     made = _plain_block if style == "text-plain" else _search_result
     numbered = is_numbered(context)
-    return [made(one, without_headers(one.text, numbered=numbered)) for one in context.citations]
+    return [made(one, without_headers(without_controls(one.text), numbered=numbered)) for one in context.citations]
 
 
 def token_counter(count_tokens: Any) -> TokenCounter:

@@ -26,6 +26,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers import ContextBuilder, ResolvedAnswer, header
 from voicevault_retrievers.answers import resolve_citations as markers_of
 from voicevault_retrievers.answers.citations import citation_of, is_numbered, numbered_header, without_headers
@@ -206,7 +207,7 @@ def resolve_citations(
 
 def _block(citation: Citation, numbered: bool) -> str:
     head = numbered_header(citation) if numbered else header(citation)
-    return f"{head}\n{without_headers(citation.text, numbered=numbered)}"
+    return f"{head}\n{without_headers(without_controls(citation.text), numbered=numbered)}"
 
 
 def _told(node: NodeWithScore) -> Mapping[str, Any]:

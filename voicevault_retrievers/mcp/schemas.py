@@ -29,10 +29,14 @@ class Sources(BaseModel):
 
 
 class SourceText(BaseModel):
-    """A source in full: the citations of its passages in order, with the metadata of the one that was asked for."""
+    """A source in full: the citations of its passages in order, with the metadata of the one that was asked for.
+
+    `metadata_complete` is false where metadata was too long, and some is left out.
+    """
 
     citations: list[Citation]
     metadata: dict[str, Any]
+    metadata_complete: bool
 
 
 class BaseInfo(BaseModel):

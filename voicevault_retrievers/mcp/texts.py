@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers.citations import without_headers
 from voicevault_retrievers.answers.tool_input import DESCRIPTION
 from voicevault_retrievers.mcp.configuration import Offer
@@ -61,6 +62,18 @@ def metadata(number: int, found: Mapping[str, Any]) -> str:
     return f"Metadata of [{number}]: {_safe(said[:MOST_METADATA])}{'…' if len(said) > MOST_METADATA else ''}"
 
 
+def bounded(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a source as data of at most MOST_METADATA characters: what does not fit is left out."""
+    kept: dict[str, Any] = {}
+    left = MOST_METADATA
+    for key, value in found.items():
+        size = len(json.dumps({key: value}, ensure_ascii=False, default=str))
+        if size <= left:
+            kept[key] = value
+            left -= size
+    return kept
+
+
 def _base_lines(data: Documents) -> Iterator[str]:
     for base in data.bases:
         about = f" {base.description}" if base.description else ""
@@ -86,4 +99,4 @@ def _some(count: int, what: str) -> str:
 
 def _safe(text: str) -> str:
     """Text from documents on one line, without anything that reads as a source."""
-    return without_headers(" ".join(text.split()), numbered=True)
+    return without_headers(" ".join(without_controls(text).split()), numbered=True)

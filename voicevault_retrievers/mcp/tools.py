@@ -12,9 +12,10 @@ from typing import Any, Literal, TypeAlias
 from mcp import types
 from pydantic import BaseModel, ValidationError
 
+from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.citations import citation_of, without_headers
-from voicevault_retrievers.answers.source_numbers import Layout, kept_numbers
+from voicevault_retrievers.answers.citations import citation_of, shortened, without_headers
+from voicevault_retrievers.answers.source_numbers import Layout, failures, kept_numbers
 from voicevault_retrievers.answers.tool_input import check_where, invalid
 from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.execution.plan import AsyncObserver
@@ -234,14 +235,13 @@ class Tools:
         except ConfigError as error:
             raise ToldError(str(error)) from error
         found = await self._library.search(offers, given.query, where=given.where, k=given.k, observe=observe)
-        text, citations = self._layout.listed(found.hits, session.found(found.hits), degraded=found.degraded)
+        degraded = failures(found.degraded)
+        text, citations = self._layout.listed(found.hits, session.found(found.hits), degraded=degraded)
         session.remember(citations)
         if not found.confident:
             text = f"None of these sources is likely to answer the question.\n{text}"
         confidence: Literal["ok", "none"] = "ok" if found.hits and found.confident else "none"
-        return text, schemas.Sources(
-            citations=_guarded(citations), degraded=list(found.degraded), confidence=confidence
-        )
+        return text, schemas.Sources(citations=_guarded(citations), degraded=list(degraded), confidence=confidence)
 
     async def _read(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
         offer, chunk_id = self._wanted(given, session)
@@ -254,12 +254,16 @@ class Tools:
         session.remember(citations)
         metadata = dict(found.hits[found.at].chunk.metadata)
         said = texts.metadata(numbers[found.at], metadata)
-        return f"{text}\n\n{said}", schemas.SourceText(citations=_guarded(citations), metadata=metadata)
+        kept = texts.bounded(metadata)
+        data = schemas.SourceText(
+            citations=_guarded(citations), metadata=kept, metadata_complete=len(kept) == len(metadata)
+        )
+        return f"{text}\n\n{said}", data
 
     async def _list(self, given: Any, session: Session, observe: AsyncObserver | None) -> Answer:
         listings = [(offer, await in_thread("list", partial(self._listing, offer))) for offer in self._named(given.kb)]
         every = [
-            schemas.DocumentInfo(kb=offer.name, **asdict(document))
+            schemas.DocumentInfo(kb=offer.name, **_shortened(asdict(document), "source_file"))
             for offer, one in listings
             for document in one.documents
         ]
@@ -270,7 +274,7 @@ class Tools:
             bases=[
                 schemas.BaseInfo(
                     kb=offer.name, description=offer.description, documents=len(one.documents), chunks=one.chunks,
-                    keys=list(one.keys),
+                    keys=[replace(key, name=shortened(key.name)) for key in one.keys],
                 )
                 for offer, one in listings
             ],
@@ -334,5 +338,18 @@ def _sendable(text: str) -> str:
 
 
 def _guarded(citations: Iterable[Citation]) -> list[Citation]:
-    """Citations with their texts as in the answer: some clients show their models the data instead."""
-    return [replace(one, text=without_headers(one.text, numbered=True)) for one in citations]
+    """Citations with texts and names as in the answer: some clients show their models the data instead."""
+    return [
+        Citation(
+            **_shortened(vars(one), "source_file", "page_number", "section")
+            | {"text": without_headers(without_controls(one.text), numbered=True)}
+        )
+        for one in citations
+    ]
+
+
+def _shortened(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Fields, of which those of the given names are names of bounded length."""
+    return {
+        name: shortened(value) if name in names and isinstance(value, str) else value for name, value in fields.items()
+    }

@@ -13,7 +13,7 @@ from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
-from voicevault_retrievers.core.access_control import Access, admitted, permitted, unblocked
+from voicevault_retrievers.core.access_control import Access, admitted, empty_rights, permitted, unblocked
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import (
@@ -332,7 +332,7 @@ class Pipeline(Batched):
         found = passages_of(ranking)
         return Result(
             query=query,
-            ranking=ranking.failing(*self.notes, *self._unread(query)),
+            ranking=ranking.failing(*self.notes, *empty_rights(query), *self._unread(query)),
             route=query.route or _routed(spans),
             channels_used=answered(spans),
             build_context=partial(self.context.build, found, query.history, max_tokens=query.max_context_tokens),

@@ -21,7 +21,15 @@ from voicevault_retrievers.store.manifest import Manifest
 from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.store.names import locate, vacant
 from voicevault_retrievers.store.questions import has_questions, question_channel
-from voicevault_retrievers.store.reader import View, guarded, keyword_channel, keywords_only, nothing_in, vector_channel
+from voicevault_retrievers.store.reader import (
+    View,
+    damaged,
+    guarded,
+    keyword_channel,
+    keywords_only,
+    nothing_in,
+    vector_channel,
+)
 
 
 class Bases:
@@ -68,7 +76,7 @@ class Bases:
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The bases that are not searched, or are searched by keywords only, and why.
+        """The bases that are not searched, are searched by keywords only, or have a damaged log, and why.
 
         A base that is missing or empty sets `degrades` where other bases are searched; where nothing is searched, the
         note does not degrade.
@@ -77,7 +85,8 @@ class Bases:
         found = {base.path for base in searched}
         absent = [self._absent(path, bool(searched)) for path in self._paths if path not in found]
         bare = [base for base in searched if base.manifest.embedder is None] if self._embedded() else []
-        return (*absent, *(_keywords_only(base) for base in bare))
+        harmed = (note for base in self._present() for note in damaged(base.name, base.view().snapshot))
+        return (*absent, *harmed, *(_keywords_only(base) for base in bare))
 
     def __len__(self) -> int:
         return sum(len(base) for base in self._searched())

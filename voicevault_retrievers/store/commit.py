@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,15 +82,21 @@ def commit(
 ) -> Snapshot:
     """Write the records that lead from `before` to `after`, with one flush; returns the snapshot that holds them.
 
-    Where the log would be too full it becomes a segment (see `seal`). After an OSError the previous commit stands.
+    Where the log would be too full it becomes a segment (see `seal`); where the disk has no room for that, records that
+    only delete go into the log nevertheless. After an OSError the previous commit stands.
     """
-    if after.written >= SEAL_AT:
-        return seal(after, number, busy)
     framed = wal.framed(records)
-    if before.end + len(framed) > LOG_BYTES:
-        return seal(after, number, busy)
+    if after.written >= SEAL_AT or before.end + len(framed) > LOG_BYTES:
+        try:
+            return seal(after, number, busy)
+        except OSError as error:
+            folder, present = before.folder, before.manifest
+            full = error.errno == errno.ENOSPC and manifest.read(folder) == present
+            if not full or any(record.adds for record in records):
+                raise
+            sweep(folder, present, busy)
     end = wal.append(after.folder / after.manifest.log, before.end, framed)
-    return replace(after, end=end, head=framed[: wal.HEAD])
+    return replace(after, end=end, head=framed[: wal.HEAD], damage=None)
 
 
 def seal(snapshot: Snapshot, number: int, busy: Collection[str] = (), *, whole: bool = False) -> Snapshot:

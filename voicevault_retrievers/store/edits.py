@@ -79,6 +79,12 @@ class Drop:
         return tidied(snapshot, record, gone), len(gone)
 
 
+def clear(snapshot: Snapshot) -> tuple[CommitRecord, int]:
+    """Delete everything, by a record that is as short for a large base as for a small one."""
+    full = len(snapshot) or snapshot.sources or next(snapshot.parent_ids(), None) is not None
+    return CommitRecord(everything=bool(full)), len(snapshot)
+
+
 def tidied(
     snapshot: Snapshot,
     record: CommitRecord,

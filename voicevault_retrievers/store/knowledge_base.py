@@ -22,7 +22,7 @@ from voicevault_retrievers.store.channels import Searched
 from voicevault_retrievers.store.codec import Limits
 from voicevault_retrievers.store.commit import Changes, begin
 from voicevault_retrievers.store.discovery import Paths, scan, several
-from voicevault_retrievers.store.edits import Drop, Put
+from voicevault_retrievers.store.edits import Drop, Put, clear
 from voicevault_retrievers.store.embedding import Prepared, Progress
 from voicevault_retrievers.store.graphs import KeptGraph
 from voicevault_retrievers.store.live_curation import LiveCuration
@@ -214,7 +214,7 @@ class KnowledgeBase(Searched):
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The failures that a search reports: that the base is empty."""
+        """The failures that a search reports: that the base is empty, and that the end of its log is damaged."""
         return self.view().notes
 
     def __len__(self) -> int:
@@ -360,7 +360,7 @@ class KnowledgeBase(Searched):
 
     def clear(self) -> int:
         """Delete everything, in one commit; returns how many chunks were deleted."""
-        return self.replace(()).removed
+        return self._writer.commit(clear)
 
     def compact(self) -> None:
         """Merge all segments into one, without deleted chunks; raises LockedError while another process writes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from difflib import get_close_matches
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError
@@ -72,11 +73,15 @@ def free(base: str | Path, root: Path | str | None) -> Path:
 
 
 def existing(base: str | Path, root: Path | str | None) -> Path:
-    """The folder of a knowledge base; ConfigError, with the known names, where there is none."""
+    """The folder of a knowledge base; ConfigError, with the nearest and the known names, where there is none."""
     folder = locate(base, root)
     if vacant(folder):
-        known = ", ".join(names(folder.parent)) or "none"
-        raise ConfigError(f"there is no knowledge base {folder.name!r} in {folder.parent}; known: {known}")
+        known = names(folder.parent)
+        near = get_close_matches(folder.name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"there is no knowledge base {folder.name!r} in {folder.parent}{hint}; known: {', '.join(known) or 'none'}"
+        )
     return folder
 
 

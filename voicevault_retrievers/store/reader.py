@@ -56,8 +56,9 @@ class View:
 
     @property
     def notes(self) -> tuple[Failure, ...]:
-        """The failures that a search reports: that the base is empty."""
-        return () if len(self) else (nothing_in(self.snapshot.folder.name),)
+        """The failures that a search reports: that the base is empty, and that the end of its log is damaged."""
+        name = self.snapshot.folder.name
+        return (*damaged(name, self.snapshot), *(() if len(self) else (nothing_in(name),)))
 
     def curations(self) -> list[CuratedBase]:
         """The curation of this knowledge base; empty for a base without a place for one."""
@@ -148,6 +149,12 @@ def guarded(channel: L, views: Iterable[View]) -> L:
 def nothing_in(name: str) -> Failure:
     """The note that a knowledge base is empty."""
     return Failure(name, "empty", f"knowledge base {name!r} holds no chunks and is not searched", degrades=False)
+
+
+def damaged(name: str, snapshot: Snapshot) -> tuple[Failure, ...]:
+    """The failure that the last record of a knowledge base's log is damaged; none where it is sound."""
+    said = f"the last record in the log of knowledge base {name!r} is damaged and is not read: index again what was "
+    return () if snapshot.damage is None else (Failure(name, "damaged", f"{said}added last"),)
 
 
 def keywords_only(*names: str) -> str:

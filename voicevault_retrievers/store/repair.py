@@ -54,7 +54,7 @@ def _rewrite(folder: Path, given: SavedAnalyzer | None, progress: Progress | Non
     try:
         present = manifest.read(folder)
         analyzer = analyzers.make(present.analyzer, given, folder.name)
-        _, end, _ = wal.read(folder / present.log, folder.name)
+        end = wal.read(folder / present.log, folder.name).end
         sources.read(folder, present.sources)
         for entry in present.segments:
             _check(folder, entry)

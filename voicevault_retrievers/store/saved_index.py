@@ -1,7 +1,7 @@
 """A keyword index in a folder: a knowledge base without vectors, with its scoring options in `retriever.json`.
 
-The file has the format, the BM25 formula with its constants, and the options of `BM25` that affect rankings. It is
-written before any chunk, so that a non-empty folder without it is known not to be a saved index.
+The file has a checksum, the format, the BM25 formula with its constants, and the options of `BM25` that affect
+rankings. It is written before any chunk, so that a non-empty folder without it is known not to be a saved index.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> No
     IncompatibleIndexError where the folder has another analyzer; LockedError while another process writes to it.
     """
     path, index = locate(Path(folder).resolve()), bm25.index
-    scoring = json.dumps(_scoring_of(bm25), indent=1).encode()
+    scoring = _scoring_of(bm25)
     analyzer = named(bm25.analyzer)  # type: ignore[arg-type]  # it refuses functions
     ours = (path / NAME).exists()
     if ours:
@@ -55,10 +55,10 @@ def save(bm25: BM25, folder: str | Path, stored: Callable[[Chunk], Chunk]) -> No
         if not ours:
             if len(base):
                 raise _foreign(path)
-            files.replace(path / NAME, scoring)
+            files.write_json(path / NAME, scoring)
         base.replace(stored(chunk) for chunk in live_chunks(index))
         if ours:
-            files.replace(path / NAME, scoring)
+            files.write_json(path / NAME, scoring)
 
 
 def load(folder: str | Path, analyzer: SavedAnalyzer | None, restored: Callable[[Chunk], Chunk]) -> BM25:
@@ -98,6 +98,8 @@ def _read(path: Path) -> dict[str, Any]:
         found = json.loads(file.read_bytes())
     except ValueError:
         raise files.damaged(file, "is not JSON") from None
+    if isinstance(found, dict) and "checksum" in found:  # otherwise something else wrote it
+        found = files.read_json(file)
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.keys() != _KEYS:
         raise IncompatibleIndexError(
             f"{file} is not of format {FORMAT}, the newest known here, with the keys {sorted(_KEYS)}, but has {found}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ from voicevault_retrievers.store.wal import CommitRecord
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class LoggedChunk:
@@ -55,7 +58,8 @@ class Snapshot:
     `lexical` has the live chunks of `segments`, one for one, `parents` their live parents. `tail` and `tail_parents`
     hold those of the log. `touched` are the ids of chunks that the log added or deleted; the segments' chunks of these
     ids are dead. `written` counts the log's changes to chunks, `end` is the position up to which the log was read,
-    `head` the header of the last frame, `before` the terms that an earlier snapshot analysed.
+    `head` the header of the last frame, `damage` what is wrong after it, `before` the terms that an earlier snapshot
+    analysed.
     """
 
     folder: Path
@@ -71,6 +75,7 @@ class Snapshot:
     written: int = 0
     end: int = 0
     head: bytes = b""
+    damage: str | None = None
     before: PendingTerms = field(default_factory=lambda: PendingTerms(Memtable(), {}))
 
     @classmethod
@@ -120,8 +125,13 @@ class Snapshot:
         )
 
     def _caught_up(self) -> Snapshot:
-        records, end, head = wal.read(self.folder / self.manifest.log, self.folder.name, self.end)
-        return self if end == self.end else replace(self.after(records), end=end, head=head)
+        log = wal.read(self.folder / self.manifest.log, self.folder.name, self.end)
+        if (log.end, log.damage) == (self.end, self.damage):
+            return self
+        if log.damage is not None:
+            _logger.warning("%s: index again what was added last", log.damage)
+        caught_up = self if log.end == self.end else replace(self.after(log.records), end=log.end, head=log.head)
+        return replace(caught_up, damage=log.damage)
 
     def _stands(self) -> bool:
         return wal.stands(self.folder / self.manifest.log, self.end, self.head)
@@ -134,6 +144,12 @@ class Snapshot:
         moved: set[str] = set()
         written = self.written
         for record in records:
+            if record.everything:
+                written += len(tail) + len(tail_parents) + sum(rows.count for rows in (*self.rows, *self.parents))
+                touched.update(*(_live(rows, rows.ids) for rows in self.rows), tail)
+                moved.update(*(_live(rows, rows.ids) for rows in self.parents), tail_parents)
+                changed = dict.fromkeys((*self.sources, *changed))
+                tail, tail_parents = {}, {}
             for chunk_id in record.deleted:
                 tail.pop(chunk_id, None)
             for chunk_id in record.orphans:
@@ -170,6 +186,7 @@ class Snapshot:
         return replace(
             self,
             manifest=following,
+            damage=None,
             segments=opened.segments,
             lexical=tuple(lexical for lexical, _ in now),
             parents=tuple(parents for _, parents in now),

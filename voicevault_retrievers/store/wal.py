@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class CommitRecord:
     """One commit: deleted ids, then chunks that are added or replace those of their ids, with their vectors.
 
     `vectors` has a row per chunk; None in a knowledge base without an embedder. `parents` are added and `orphans`
-    deleted likewise; `sources` are by name, None for one that is deleted.
+    deleted likewise; `sources` are by name, None for one that is deleted. With `everything`, all that was there before
+    is deleted first.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -50,10 +51,25 @@ class CommitRecord:
     parents: tuple[Chunk, ...] = ()
     orphans: tuple[str, ...] = ()
     sources: Mapping[str, Source | None] = field(default_factory=dict)
+    everything: bool = False
 
     def __bool__(self) -> bool:
         """Whether the record changes anything."""
-        return bool(self.chunks or self.deleted or self.parents or self.orphans or self.sources)
+        return self.adds or bool(self.deleted or self.orphans or self.sources or self.everything)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the record adds or changes chunks, parents or sources."""
+        return bool(self.chunks or self.parents) or any(self.sources.values())
+
+
+class LogRead(NamedTuple):
+    """What was read of a log: the records, the end of the last whole frame, its header, and what is wrong after it."""
+
+    records: list[CommitRecord]
+    end: int
+    head: bytes
+    damage: str | None
 
 
 def create(path: Path) -> int:
@@ -96,8 +112,8 @@ def stands(path: Path, end: int, head: bytes) -> bool:
         return False
 
 
-def read(path: Path, kb: str, start: int = 0) -> tuple[list[CommitRecord], int, bytes]:
-    """The records from a position on, the end of the last whole frame, and its header.
+def read(path: Path, kb: str, start: int = 0) -> LogRead:
+    """The records from a position on.
 
     Raises IndexDamagedError when the file is missing, is no log, or holds a whole frame after a broken one.
     """
@@ -120,14 +136,18 @@ def read(path: Path, kb: str, start: int = 0) -> tuple[list[CommitRecord], int, 
     while (after := data.find(_MARK, after + 1)) >= 0:
         if _whole(data, after) is not None:
             raise files.damaged(path, f"has changed at byte {start + at}; whole records follow at {start + after}")
-    return records, start + at, head
+    return LogRead(records, start + at, head, _broken(path, start + at, data[at:]))
 
 
 def broken_end(path: Path, end: int) -> str | None:
     """What is wrong after the last whole record; None for a write that was cut off."""
     with path.open("rb") as file:
         file.seek(end)
-        data = file.read()
+        return _broken(path, end, file.read())
+
+
+def _broken(path: Path, end: int, data: bytes) -> str | None:
+    """What is wrong with the bytes after the last whole record."""
     if _whole(data, 0) is not None or len(data) < HEAD + (_length(data, 0) or 0):
         return None
     return f"{path} has changed in its last record, at byte {end}, which is not read"
@@ -165,6 +185,8 @@ def _payload(record: CommitRecord) -> bytes:
     }
     lines = map(codec.encode, (*record.chunks, *record.parents))
     body = b"".join([*lines, b"" if matrix is None else matrix.astype("<f4").tobytes()])
+    if record.everything:
+        first["everything"] = True
     return json.dumps({**first, "bytes": len(body)}).encode() + b"\n" + body
 
 
@@ -192,4 +214,5 @@ def _record(first: Mapping[str, Any], rest: bytes, kb: str) -> CommitRecord:
         chunks[count:],
         tuple(first.get("orphans", ())),
         sources,
+        first.get("everything", False),
     )

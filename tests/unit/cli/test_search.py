@@ -14,7 +14,10 @@ from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers.cli import search_options
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import MissingExtraError, ModelNotAvailableError, RerankerNotAvailableError
+from voicevault_retrievers.inspector.registry import Shelf
 from voicevault_retrievers.models import weights
+from voicevault_retrievers.pipeline.builder import compose
+from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.rerank import scorers
 from voicevault_retrievers.store import KnowledgeBase, embedding
 
@@ -124,11 +127,9 @@ def test_a_preset_whose_access_is_mandatory_refuses_a_query_that_names_no_rights
     done = run(
         *words, "--query", "valve", "--queries-file", "-", "--json", given='{"text": "x", "require": {}}', code=1
     )
-    assert [(one["failed"], one["errors"] != []) for one in _lines(done)] == [
-        (True, True),
-        (True, True),
-        (False, False),
-    ]
+    told = _lines(done)
+    assert [(one["failed"], len(one["errors"])) for one in told] == [(True, 1), (True, 1), (False, 1)]
+    assert "are empty: they permit nothing" in str(told[2]["errors"])
     assert "names no access rights" in run("--interactive", *words[1:], given="pump\n").output.replace("\n", " ")
     assert json.loads(run(*words, "--json", "--require", "{}").stdout)["hits"] == []
     own = run(*words, "--json", "--require", '{"source_file": "a.md"}').stdout
@@ -160,7 +161,8 @@ def test_what_is_wrong_is_said(run: Run, words: tuple[str, ...], said: str) -> N
 def test_a_base_that_cannot_be_searched_fails_and_one_that_is_not_there_is_noted(run: Run) -> None:
     assert "Error: " in run("pump", kb="wrong", code=1).stderr
     assert "names at least one knowledge base" in run("pump", kb=" , ", code=2).stderr
-    assert "note missing: missing" in run("pump", kb="missing").stdout
+    noted = run("pump", kb="missing,plant").stdout
+    assert "missing: knowledge base 'missing' does not exist" in " ".join(noted.split())
     Path("both.yaml").write_text("version: 1\n")
     for words in ((), ("--dry-run",)):
         shown = run("pump", "--preset", "both.yaml", *words, kb="bare").stdout
@@ -381,3 +383,41 @@ def test_what_stands_behind_an_address_is_not_shown(run: Run) -> None:
     pytest.importorskip("psycopg")
     done = run("pump", "--dry-run", "--json", kb="postgresql://me:open@192.0.2.1/db?password=sesame#plant")
     assert json.loads(done.stdout)["kbs"] == ["postgresql://***@192.0.2.1/db?***#plant"]
+
+
+@pytest.mark.parametrize("words", [(), ("--explain",), ("--json",), ("--query", "valve")])
+@pytest.mark.parametrize("kb", ["plnt", "plnt,other"])
+def test_a_base_that_does_not_exist_is_named_with_the_nearest_and_how_to_make_it(
+    run: Run, root: Path, words: tuple[str, ...], kb: str
+) -> None:
+    said = run("pump", *words, kb=kb, code=2)
+    assert said.stdout == ""
+    told = said.stderr
+    assert f"there is no knowledge base 'plnt' in {root}; did you mean 'plant'?; known: bare, " in told
+    assert "to make one: voicevault index FOLDER --kb NAME" in told
+
+
+def test_before_anything_is_indexed_search_and_inspect_say_what_to_do(tmp_path: Path) -> None:
+    for words in (("search", "pump"), ("search", "--interactive"), ("inspect", "--no-open")):
+        told = ran(*words, "--kb", "docs", "--root", tmp_path / "none", code=2).stderr
+        assert "there is no knowledge base 'docs' in" in told
+        assert "known: none; to make one: voicevault index FOLDER --kb NAME" in told
+        assert not (tmp_path / "none").exists()
+
+
+def test_without_a_preset_search_ranks_as_the_library_does(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "make", lambda *_: HashEmbedder())
+    base = KnowledgeBase.open("plant", root=root, embedder=HashEmbedder())
+    expected = compose({"bm25": base.bm25(), "dense": base.dense()}).search("the pump hums")
+    specified = load_preset("voicevault").over(base).channel
+    words = ("search", "the pump hums", "--kb", "plant", "--root", root, "--json")
+    told = json.loads(ran(*words).stdout)
+    assert [(hit["id"], hit["score"]) for hit in told["hits"]] == [(hit.id, hit.score) for hit in expected.hits]
+    planned = json.loads(ran(*words, "--dry-run").stdout)
+    assert (planned["preset"], planned["missing"]) == ("default", [])
+    assert (list(planned["queries"][0]["channels"]), planned["queries"][0]["stages"]) == (["bm25", "dense"], [])
+    assert "RRF" in repr(specified)
+    assert json.loads(ran(*words, "--dry-run", "--preset", "voicevault").stdout)["preset"] == "voicevault"
+    assert Shelf(["plant"], root=root).preset_names[:1] == ["default"]
+    shelf = Shelf(["plant"], root=root).pipeline(["plant"], "default")
+    assert shelf.search("the pump hums").ranking.ids == expected.ranking.ids

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from voicevault_retrievers.core.explanation import explain, provenance, votes_of
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.dense import VectorChannel
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
@@ -133,3 +133,14 @@ def test_a_parent_keeps_its_header_in_a_store_of_json() -> None:
 def test_ranking_of_one_hit_has_the_header_behind_any_stage() -> None:
     ranking = Ranking((Hit(CHUNKS[0], 1.0),))
     assert CrossEncoderRerank(Reader()).refine(Query("Zephyr"), ranking).hits[0].chunk.header == CHUNKS[0].header
+
+
+def test_an_explanation_has_no_control_and_bidirectional_characters() -> None:
+    bad = "\x1b]0;evil\x07\u202e\u2067\u200f"
+    vote = Vote(f"bm25{bad}", 1, 1.0, terms=(f"fox{bad}",), via=(f"a{bad}",), kind="keyword")
+    hit = Hit(Chunk(f"x{bad}", "a fox"), 1.0, votes=(vote,))
+    told = explain(hit)
+    assert told.startswith("x]0;evil: score 1")
+    assert "words fox]0;evil, via a]0;evil" in told
+    assert all(sign.isprintable() or sign == "\n" for sign in told)
+    assert provenance(hit)["channels"][f"bm25{bad}"]["matched_terms"] == [f"fox{bad}"]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -151,10 +152,42 @@ def test_the_sessions_of_a_client_are_bounded(root: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(served, "SESSIONS", 2)
     bounded = application(local(["plant"], preset=str(root / "keywords.yaml"), root=root))
     with TestClient(bounded, base_url="http://127.0.0.1") as client:
-        begun = [client.post("/mcp", json=HELLO, headers=ACCEPTED) for _ in range(3)]
-        assert [one.status_code for one in begun] == [200, 200, 503]
-        client.delete("/mcp", headers={"Mcp-Session-Id": begun[0].headers["mcp-session-id"]})
-        assert client.post("/mcp", json=HELLO, headers=ACCEPTED).status_code == 200
+
+        def begin() -> dict[str, str]:
+            begun = client.post("/mcp", json=HELLO, headers=ACCEPTED)
+            assert begun.status_code == 200
+            return {**ACCEPTED, "Mcp-Session-Id": begun.headers["mcp-session-id"]}
+
+        def asked(session: dict[str, str]) -> int:
+            ping = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+            return client.post("/mcp", json=ping, headers=session).status_code
+
+        first, second = begin(), begin()
+        assert (asked(first), asked(second), asked(first)) == (200, 200, 200)
+        third = begin()  # in the place of the one that is idle for longest
+        assert (asked(second), asked(first), asked(third)) == (404, 200, 200)
+        assert client.post("/mcp", content=b"{", headers=ACCEPTED).status_code == 400  # begins no session
+        assert client.delete("/mcp", headers=first).status_code == 200
+        fourth = begin()
+        assert (asked(third), asked(fourth), asked(first)) == (200, 200, 404)
+
+
+async def test_a_session_with_an_open_stream_is_not_idle(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "SESSIONS", 1)
+    bounded = application(local(["plant"], preset=str(root / "keywords.yaml"), root=root))
+    transport = httpx.ASGITransport(bounded)
+    async with (
+        bounded.router.lifespan_context(bounded),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        begun = await client.post("/mcp", json=HELLO, headers=ACCEPTED)
+        session = {**ACCEPTED, "Mcp-Session-Id": begun.headers["mcp-session-id"]}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(client.get, "/mcp", headers=session))
+            await anyio.wait_all_tasks_blocked()
+            assert (await client.post("/mcp", json=HELLO, headers=ACCEPTED)).status_code == 503
+            await client.delete("/mcp", headers=session)
+        assert (await client.post("/mcp", json=HELLO, headers=ACCEPTED)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -174,7 +207,10 @@ def test_other_hosts_and_origins_are_refused(address: str, headers: dict[str, st
 
 def test_what_is_no_message_is_refused(address: str) -> None:
     headers = {**ACCEPTED, "Authorization": f"Bearer {DESK}", "Content-Type": "application/json"}
-    assert httpx.post(address, content=b"{", headers=headers).status_code == 400
+    nested = [b'{"a":' * 900 + b"1" + b"}" * 900, b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000]
+    for content in (b"{", b'"\xff"', b"9" * 5000, *nested):
+        refused = httpx.post(address, content=content, headers=headers)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, -32700)
     assert httpx.post(address, content=b"x" * 5_000_000, headers=headers).status_code in (400, 413)
 
 

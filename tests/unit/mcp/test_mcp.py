@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,25 @@ async def test_a_source_is_read_with_its_neighbours_and_metadata(root: Path) -> 
         assert [(one.index, one.chunk_id) for one in citations(by_id)] == [(3, "p3"), (4, "p4")]
         (grease,) = citations(await client.call_tool("search", {"query": "bearings greased"}))
         assert grease.index == 4
+
+
+async def test_the_data_is_bounded_as_the_text_is(root: Path) -> None:
+    """Also where some client shows its model the data."""
+    long = "x" * 12_000
+    own = {"source_file": f"{long}.pdf", "section": long, "page_number": long, "note": long, long: 1, "last": 2}
+    with KnowledgeBase.create("long", root=root) as base:
+        base.add([Chunk("a", f"A wheel. {'It turns. ' * 20_000}", metadata=own)])
+    async with session(offered(root, "long")) as client:
+        found = await client.call_tool("search", {"query": "wheel"})
+        read = await client.call_tool("get_context", {"id": "a"})
+        listed = await client.call_tool("list_sources", {})
+        for result in (found, read, listed):
+            assert max(len(text(result)), len(json.dumps(result.structuredContent))) < 40_000
+        assert (read.structuredContent or {})["metadata"] == {"last": 2}
+        assert (read.structuredContent or {})["metadata_complete"] is False
+        (one,) = citations(found)
+        assert (one.chunk_id, f"[1] [Source: {one.source_file}, p.x" in text(found)) == ("a", True)
+        assert resolve_citations(f"[Source: {one.source_file}]", citations(found)).citations == (one,)
 
 
 async def test_chunks_that_are_counted_on_each_page_have_no_neighbours(root: Path) -> None:

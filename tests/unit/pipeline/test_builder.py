@@ -6,6 +6,7 @@ import pytest
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Failure, Query, Ranking
 from voicevault_retrievers.errors import AccessError
 from voicevault_retrievers.lexical import BM25
@@ -37,3 +38,18 @@ def test_mandatory_access_is_asked_for() -> None:
     with pytest.raises(AccessError, match="names no access rights"):
         pipeline.search("pump")
     assert pipeline.search(Query("pump", require={"open": True})).ranking.ids == ("a",)
+
+
+def test_empty_rights_are_told_from_rights_that_find_nothing() -> None:
+    pipeline = compose(CHANNELS)
+    empty: tuple[Filter, ...] = ({}, {"$or": []}, {"$and": [{"open": True}, {}]})
+    for require in empty:
+        for found in (
+            pipeline.search(Query("pump", require=require)),
+            pipeline.search(Query("zebra", require=require)),
+        ):
+            (note,) = found.errors
+            assert (note.kind, note.degrades, found.hits) == ("EmptyRights", False, ())
+            assert str(note).endswith("the access rights (require) are empty: they permit nothing, whatever is asked")
+    for rights in ({"open": False}, {"closed": True}, {"$not": {"open": {"$exists": True}}}):
+        assert pipeline.search(Query("zebra", require=rights)).errors == ()

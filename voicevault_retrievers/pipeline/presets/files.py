@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from voicevault_retrievers.pipeline.presets.serialization import preset_to_data
 from voicevault_retrievers.pipeline.samples import shipped
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents
+
+DEFAULT = "default"
+"""The name of `default_preset`."""
 
 
 def load_preset(
@@ -26,6 +30,11 @@ def load_preset(
     a `${NAME}` that the environment does not have; MissingExtraError without a YAML reader (extra `cli`).
     """
     return Preset.of(preset_data(name)).given(llm=llm, parents=parents, graph=graph)
+
+
+def default_preset(*, llm: object = None) -> Preset:
+    """The preset of a search that names none: keywords and vectors under the default fusion, without any stages."""
+    return replace(Preset.plain(("bm25", "dense")), name=DEFAULT).given(llm=llm)
 
 
 def preset_data(name: str | Path) -> dict[str, Any]:

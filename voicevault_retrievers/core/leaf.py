@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.core.access_control import withheld
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop
 from voicevault_retrievers.core.execution.steps import Steps, arun, run
@@ -69,6 +70,10 @@ class Guard(Protocol):
 
     def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
         """The query with what is blocked for it, and the failures of finding that out; may read files."""
+        ...
+
+    def ids(self, blocked: Blocked) -> Set[str]:
+        """The ids of all searched chunks that are blocked."""
         ...
 
 
@@ -177,18 +182,45 @@ class LeafChannel(Channel):
 
     def _find_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         found = self.find(query, wordings, k)
-        return run(_allowed(query, found, k), partial(self.find, query, wordings))
+        return run(self._allowed(query, found, k), partial(self.find, query, wordings))
 
     def _find_each_permitted(self, asked: Sequence[Request]) -> list[Sequence[Sequence[Match]]]:
-        each = zip(asked, self.find_each(asked), strict=True)
-        return [
-            run(_allowed(query, found, k), partial(self.find, query, wordings)) for (query, wordings, k), found in each
-        ]
+        found = zip(asked, self.find_each(asked), strict=True)
+        return [run(self._allowed(one[0], matches, one[2]), partial(self.find, *one[:2])) for one, matches in found]
 
     async def _afind_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         afind: Any = self.afind
         found = await afind(query, wordings, k)
-        return await arun(_allowed(query, found, k), partial(afind, query, wordings))
+        return await arun(self._allowed(query, found, k), partial(afind, query, wordings))
+
+    def _allowed(self, query: Query, found: Sequence[Sequence[Match]], k: int) -> Steps[Sequence[Sequence[Match]]]:
+        """At most k matches of each wording that are neither blocked nor withheld; a step asks for that many matches.
+
+        `found` are the first k. A scan reads what the listings of all wordings hold beside the matches, or of none:
+        where one wording has lost matches, all become plain.
+        """
+        blocked, depth = query.blocked, k
+        if not blocked:
+            return _permitted(query, found)
+        while True:
+            left = [self._left(blocked, matches) for matches in found]
+            if depth == k and all(kept is matches for kept, matches in zip(left, found, strict=True)):
+                return _permitted(query, found)
+            if all(len(kept) >= k or len(matches) < depth for kept, matches in zip(left, found, strict=True)):
+                return _permitted(query, [_plain(kept[:k]) for kept in left])
+            depth *= 2
+            found = yield depth
+
+    def _left(self, blocked: Blocked, matches: Sequence[Match]) -> Sequence[Match]:
+        """The matches that are not blocked; the given sequence itself where none is."""
+        if self.guard is None:
+            return blocked.left(matches)
+        hidden = self.guard.ids(blocked)
+        ids = matches.ids if isinstance(matches, Listing) else [match.chunk.id for match in matches]
+        places = [at for at, one in enumerate(ids) if one not in hidden]
+        if len(places) == len(ids):
+            return matches
+        return matches.at(places) if isinstance(matches, Listing) else [matches[at] for at in places]
 
     def _merge(self, found: Sequence[tuple[Variant, Sequence[Match]]], k: int) -> Listing[Hit]:
         """The best k hits over all wordings, each chunk once.
@@ -252,27 +284,13 @@ def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | Non
     return [match.chunk.id for match in matches], scores if len(scores) == len(matches) else None
 
 
+def _plain(matches: Sequence[Match]) -> Sequence[Match]:
+    """The matches without what else their listing may hold."""
+    return matches.at(range(len(matches))) if isinstance(matches, Listing) else matches
+
+
 class _Permitted(list[Sequence[Match]]):
     """The matches that are left where access rights removed some."""
-
-
-def _allowed(query: Query, found: Sequence[Sequence[Match]], k: int) -> Steps[Sequence[Sequence[Match]]]:
-    """At most k matches of each wording that are neither blocked nor withheld; a step asks for that many matches.
-
-    `found` are the first k. The scan of a search reads either every wording's own matches or none, so that all become
-    plain lists where one wording has lost some.
-    """
-    blocked, depth = query.blocked, k
-    if not blocked:
-        return _permitted(query, found)
-    while True:
-        left = [blocked.left(matches) for matches in found]
-        if depth == k and all(kept is matches for kept, matches in zip(left, found, strict=True)):
-            return _permitted(query, found)
-        if all(len(kept) >= k or len(matches) < depth for kept, matches in zip(left, found, strict=True)):
-            return _permitted(query, [list(kept[:k]) for kept in left])
-        depth *= 2
-        found = yield depth
 
 
 def _permitted(query: Query, found: Sequence[Sequence[Match]]) -> Sequence[Sequence[Match]]:

@@ -22,6 +22,9 @@ from urllib.parse import unquote
 FILE_KEYS = ("source_file", "source", "file_path", "file_name", "filename")
 """The keys of a chunk's file at the top of its metadata, the most exact first."""
 
+NESTED_FILE_KEYS = ("dl_meta", "origin")
+"""The keys at the top of what holds a chunk's file deeper in."""
+
 _FILES = (*FILE_KEYS, "dl_meta.origin.filename", "origin.filename")
 _NAMES = ("source_file", "source", "file_name", "filename", "file_path", *_FILES[len(FILE_KEYS) :])
 _PAGES = ("page_number", "page", "page_label", "dl_meta.doc_items.prov.page_no", "doc_items.prov.page_no")

@@ -14,7 +14,15 @@ from voicevault_retrievers.core.execution.plan import Plan, off_loop
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Vote
 from voicevault_retrievers.query.corpus import added
-from voicevault_retrievers.store.live_curation import STAGE, CuratedBase, Pin, blocking, of_document
+from voicevault_retrievers.store.live_curation import (
+    STAGE,
+    CuratedBase,
+    CurationRules,
+    Pin,
+    blocked_by,
+    in_force,
+    of_document,
+)
 
 PINNED = "pinned"
 """The stage of the vote on a hit that is pinned."""
@@ -63,15 +71,15 @@ class Curated(Through, Over):
         return pinning.promoted(unblocked(ranking, asked.query.blocked), k).failing(*asked.notes)
 
     def asked(self, query: Query) -> Query:
-        return self._asked(query, self.source.curations())[0]
+        return _asked(query, in_force(self.source.curations()))[0]
 
     def _prepared(self, query: Query) -> _Prepared:
         """What is read of files for a query."""
-        bases = self.source.curations()
-        asked, notes = self._asked(query, bases)
+        read = in_force(self.source.curations())
+        asked, notes = _asked(query, read)
         pinned, gone = list[_Pinned](), list[str]()
-        for base in bases:
-            for pin in base.rules.pins(query.text) if base.rules else ():
+        for base, rules in read:
+            for pin in rules.pins(query.text) if rules else ():
                 chunks = _shown(pin, base, asked)
                 if chunks:
                     pinned.append(_Pinned(pin, {chunk.id: chunk for chunk in chunks}))
@@ -79,18 +87,20 @@ class Curated(Through, Over):
                     gone.append(base.snapshot.folder.name)
         return _Prepared(asked, pinned, (*notes, *(_gone(kb, gone.count(kb)) for kb in dict.fromkeys(gone))))
 
-    def _asked(self, query: Query, bases: Sequence[CuratedBase]) -> tuple[Query, Sequence[Failure]]:
-        guarded, failures = blocking(query, bases)
-        for base in bases:
-            curation = base.curation.now().curation
-            guarded = guarded if curation is None else added(guarded, curation.wordings(guarded))
-        return guarded, failures
-
     def describe(self, indent: str = "") -> str:
         return self.below.describe(indent)
 
     def __repr__(self) -> str:
         return repr(self.below)
+
+
+def _asked(query: Query, read: Sequence[tuple[CuratedBase, CurationRules | None]]) -> tuple[Query, Sequence[Failure]]:
+    """The query with synonyms and with what is blocked for it, and the failures of the curations."""
+    guarded, failures = blocked_by(query, read)
+    for _, rules in read:
+        if rules is not None and rules.curation.synonyms:
+            guarded = added(guarded, rules.curation.wordings(guarded))
+    return guarded, failures
 
 
 class _Pinned(NamedTuple):

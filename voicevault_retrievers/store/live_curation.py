@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.blocking import Blocked, BlockedInBase
 from voicevault_retrievers.core.filters import Filter
-from voicevault_retrievers.core.pages import FILE_KEYS, file_of
+from voicevault_retrievers.core.pages import FILE_KEYS, NESTED_FILE_KEYS, file_of
 from voicevault_retrievers.core.types import Failure, Query
 from voicevault_retrievers.errors import RetrievalError, nearest
 from voicevault_retrievers.lexical.index import LexicalIndex
@@ -47,6 +47,7 @@ class LiveCuration:
         self._folder = folder
         self._path = str(folder / FILE)
         self._id = base_id
+        self.nothing = BlockedInBase(str(folder), folder.name)
         self._mutex = Mutex()
         stamp = self._stamp()
         self._known = stamp, InForce() if stamp is None else InForce(Curation.from_file(self._path))
@@ -71,6 +72,12 @@ class LiveCuration:
         if known is None or known.curation is not curation or known.snapshot is not snapshot:
             known = self._rules = CurationRules(curation, snapshot)
         return known
+
+    @property
+    def failures(self) -> Sequence[Failure]:
+        """The failure of the last reading, if there was one."""
+        failure = self._known[1].failure
+        return () if failure is None else (failure,)
 
     def _read(self, stamp: _Stamp, before: InForce) -> InForce:
         if stamp is None and before.curation is None:
@@ -223,6 +230,11 @@ class CuratedBase(NamedTuple):
     prefix: str = ""
 
     @property
+    def folder(self) -> str:
+        """The folder of the knowledge base."""
+        return self.curation.nothing.folder
+
+    @property
     def rules(self) -> CurationRules | None:
         """The rules in force; None where there are none."""
         return self.curation.rules(self.snapshot)
@@ -237,23 +249,64 @@ class BaseGuard:
     def is_done(self, query: Query) -> bool:
         """Whether a query says of all these bases what is blocked there."""
         said = query.blocked
-        return said is not None and all(said.covers(str(base.snapshot.folder)) for base in self.bases)
+        return said is not None and all(said.covers(base.folder) for base in self.bases)
 
     def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
         """The query with what is blocked for it, and the failures of the curations."""
         said = query.blocked or Blocked()
-        return blocking(query, [base for base in self.bases if not said.covers(str(base.snapshot.folder))])
+        return blocking(query, [base for base in self.bases if not said.covers(base.folder)])
+
+    def ids(self, blocked: Blocked) -> Set[str]:
+        """The ids of the chunks of these bases that are blocked, with the bases' prefixes."""
+        known = self._known.get(blocked)
+        if known is None:
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            parts = [(part, base) for part in blocked.parts for base in self.bases if part.folder == base.folder]
+            known = frozenset(base.prefix + one for part, base in parts for one in _ids_of(part, base.snapshot))
+            self._known[blocked] = known
+        return known
+
+    @cached_property
+    def _known(self) -> dict[Blocked, frozenset[str]]:
+        return {}
+
+
+_KEPT = 64
+"""How many questions' blocked ids are kept."""
+
+
+def _ids_of(part: BlockedInBase, snapshot: Snapshot) -> Iterator[str]:
+    """The ids of the blocked chunks of a snapshot."""
+    yield from part.ids
+    for name in part.files:
+        yield from snapshot.matching(of_document(name))
+    nested: Filter = {"$or": [{key: {"$exists": True}} for key in NESTED_FILE_KEYS]}
+    for one in snapshot.matching(nested) if part.files else ():
+        chunk = snapshot.get(one)
+        if chunk is not None and part.has(chunk):
+            yield one
 
 
 def blocking(query: Query, bases: Iterable[CuratedBase]) -> tuple[Query, Sequence[Failure]]:
     """The query with what is blocked for it in knowledge bases, and the failures of their curations."""
+    return blocked_by(query, in_force(bases))
+
+
+def in_force(bases: Iterable[CuratedBase]) -> list[tuple[CuratedBase, CurationRules | None]]:
+    """Knowledge bases with the rules that are in force in each now."""
+    return [(base, base.rules) for base in bases]
+
+
+def blocked_by(
+    query: Query, read: Iterable[tuple[CuratedBase, CurationRules | None]]
+) -> tuple[Query, Sequence[Failure]]:
+    """As `blocking`, by rules that were read."""
     parts: list[BlockedInBase] = []
     failures: list[Failure] = []
-    for base in bases:
-        failure, rules = base.curation.now().failure, base.rules
-        failures += [failure] if failure else []
-        folder = base.snapshot.folder
-        parts.append(rules.blocked(query.text) if rules else BlockedInBase(str(folder), folder.name))
+    for base, rules in read:
+        failures += base.curation.failures
+        parts.append(rules.blocked(query.text) if rules else base.curation.nothing)
     return query.blocking((query.blocked or Blocked()).with_parts(parts)), failures
 
 

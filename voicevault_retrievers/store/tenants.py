@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.protocols import Embedder
@@ -187,6 +188,9 @@ class TenantChannel(LeafChannel):
         found = iter(below._find_permitted(query, [wording for wording in wordings if wording in said], k))
         each = [next(found) if wording in said else [] for wording in wordings]
         return [_Unguarded(matches, failures) for matches in each] if failures else each
+
+    def _left(self, blocked: Blocked, matches: Sequence[Match]) -> Sequence[Match]:
+        return matches  # `find` has left out what is blocked
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         if unguarded := [matches.failures for matches in found if isinstance(matches, _Unguarded)]:

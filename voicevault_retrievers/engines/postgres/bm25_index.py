@@ -8,10 +8,11 @@ its index from the first row to the end of the transaction, which no statement m
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
@@ -19,7 +20,7 @@ from voicevault_retrievers.engines.keywords import Keywords
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
-from voicevault_retrievers.engines.postgres.statements import Ranked, known
+from voicevault_retrievers.engines.postgres.statements import Ranked, known, population
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import escaped, term_key
 from voicevault_retrievers.engines.recipe import Recipe
@@ -37,7 +38,7 @@ LONGEST_TEXT = 400_000
 FILTERED_DEPTH = 2000
 """The number of candidates that a filter is first applied to."""
 
-DEEPEST = 20_000
+DEEPEST = 25_000
 """The most candidates that are ranked; beyond, exact search takes no longer."""
 
 FEW = 300
@@ -46,8 +47,11 @@ FEW = 300
 MOST_SCORED = 500
 """The most given chunks that the index scores, one by one."""
 
-MOST_REPEATS = 50
-"""The most repeats of a term in a query that the index counts."""
+MOST_REPEATS = 100
+"""The most repeats of a word in a query: its weight is their number, so that other weights are rounded to this."""
+
+LONGEST_QUERY = 4000
+"""The number of words of a query that is not repeated further for finer weights."""
 
 _PLAIN = re.compile("[a-z]+")
 _DIGITS = "0123456789abcdef"
@@ -133,6 +137,23 @@ SELECT r.chunk, r.score FROM {by_words}(%(words)s::text, %(depth)s::integer) r
 CROSS JOIN LATERAL (SELECT FROM {chunks} c WHERE c.ordinal = r.chunk AND {passing} OFFSET 0) AS passes
 """
 """`OFFSET 0` keeps the join a look-up per candidate."""
+
+_FREQUENCIES = """
+SELECT either.total::float8, either.length::float8,
+    -(w.word OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(w.word, {bm25_name}))
+FROM unnest(%(forms)s::text[]) WITH ORDINALITY AS w (word, place) CROSS JOIN ({population}) AS either ORDER BY w.place
+"""
+
+_COMPLETE = """
+WITH listed AS MATERIALIZED (
+    SELECT count(*) AS all, count(DISTINCT chunk) AS chunks FROM {by_words}(%(words)s::text, %(depth)s::integer)
+    WHERE score > 0
+)
+SELECT CASE WHEN listed.all < %(depth)s::integer
+    THEN listed.chunks >= (SELECT count(DISTINCT p.chunk) FROM {postings} p WHERE p.term = ANY (%(terms)s::text[]))
+    ELSE false END
+FROM listed
+"""
 
 _PASSING = """
 WITH few AS MATERIALIZED (SELECT c.ordinal FROM {chunks} c WHERE {passing} LIMIT %(depth)s::integer + 1)
@@ -248,15 +269,63 @@ def spilling(tables: Tables) -> SqlStatement:
     return SqlStatement(tables.sql(_SPILL))
 
 
-def query_text(asked: Keywords) -> str | None:
-    """The words of a query, repeated as often as it has the term; None where the index cannot express the counts."""
-    counts = {int(count) for count in asked.terms.values() if count == int(count) and 0 < count <= MOST_REPEATS}
-    if counts != set(asked.terms.values()):
-        return None
-    return " ".join(encoded(form) for forms, count in asked.terms.items() for form in forms for _ in range(int(count)))
+def several_forms(asked: Keywords) -> list[str]:
+    """The forms of those terms of a query that have several, as in a collection of several languages."""
+    return [form for forms in asked.terms if len(forms) > 1 for form in forms]
 
 
-def ranked(tables: Tables, asked: Keywords, words: str, depth: int, *, guarded: bool) -> Ranked:
+def frequencies(tables: Tables, forms: list[str]) -> SqlStatement:
+    """The totals of chunks and lengths, and the score of each form in a text of the form alone."""
+    return SqlStatement(
+        tables.sql(_FREQUENCIES, population=population(tables)), {"forms": [encoded(form) for form in forms]}
+    )
+
+
+def weights(asked: Keywords, forms: list[str], rows: Sequence[tuple[float, float, float]]) -> dict[str, float]:
+    """The weight of each form relative to its own idf, from rows of `frequencies` in the order of the forms.
+
+    The index weighs each form by its own frequency, which is low for a word in a rare language. Chunks with any form of
+    a term count as those that have the term, as in exact statistics.
+    """
+    counts: dict[str, float] = {}
+    for form, (total, length, score) in zip(forms, rows, strict=True):
+        norm = 1 - asked.formula.b + asked.formula.b * total / max(length, 1)
+        idf = score * (1 + asked.formula.k1 * norm) / _scale(asked)
+        counts[form] = max((total + 1) * math.exp(-idf) - 0.5, 0.0) if score > 0 else 0.0
+    relative = {}
+    for terms in asked.terms:
+        n = sum(counts.get(form, 0.0) for form in terms)
+        for form in terms:
+            own = _idf(counts[form], rows[0][0]) if counts.get(form) else 0.0
+            relative[form] = _idf(n, rows[0][0]) / own if own > 0 else 1.0
+    return relative
+
+
+def _idf(n: float, total: float) -> float:
+    return math.log((total + 1) / (n + 0.5)) if n + 0.5 < total + 1 else 0.0
+
+
+class Words(NamedTuple):
+    """A query for the index: its words, as many of each as its weight times `repeats`."""
+
+    text: str
+    repeats: float
+
+
+def query_words(asked: Keywords, relative: Mapping[str, float]) -> Words:
+    """The words of a query, whose forms have `relative` weights (1 where they are absent)."""
+    weight: dict[str, float] = {}
+    for forms, count in asked.terms.items():
+        for form in forms:
+            weight[form] = weight.get(form, 0.0) + count * relative.get(form, 1.0)
+    whole = all(value == int(value) and value <= MOST_REPEATS for value in weight.values())
+    most = max(min(MOST_REPEATS, LONGEST_QUERY // len(weight)), 1)
+    repeats = 1.0 if whole else most / max(weight.values())
+    text = " ".join(encoded(form) for form, value in weight.items() for _ in range(max(round(value * repeats), 1)))
+    return Words(text, repeats)
+
+
+def ranked(tables: Tables, asked: Keywords, words: Words, depth: int, *, guarded: bool) -> Ranked:
     """The ranking by the index of the best `depth` chunks, of which those that pass the filters are kept.
 
     `guarded` means that it is not wanted where row-level security applies, as it counts chunks that are not seen.
@@ -264,31 +333,37 @@ def ranked(tables: Tables, asked: Keywords, words: str, depth: int, *, guarded: 
     return _ranked(tables, asked, words, depth, _RANKED if asked.passing else _ALL, guarded)
 
 
-def ranked_few(tables: Tables, asked: Keywords, words: str, *, guarded: bool) -> Ranked:
+def ranked_few(tables: Tables, asked: Keywords, words: Words, *, guarded: bool) -> Ranked:
     """The ranking of all chunks that pass the filters; empty where they are more than `FEW`."""
     return _ranked(tables, asked, words, FEW, _PASSING, guarded)
 
 
-def _ranked(tables: Tables, asked: Keywords, words: str, depth: int, text: str, guarded: bool) -> Ranked:
+def complete(tables: Tables, asked: Keywords, words: Words, depth: int) -> SqlStatement:
+    """Whether the ranking of the best `depth` chunks has all that have a term, by the postings too."""
+    terms = [term_key(form) for form in asked.forms]
+    return SqlStatement(tables.sql(_COMPLETE), {"words": words.text, "depth": depth, "terms": terms})
+
+
+def _ranked(tables: Tables, asked: Keywords, words: Words, depth: int, text: str, guarded: bool) -> Ranked:
     where = Where.of(asked.passing, "w")
     candidates = tables.sql(text, passing=_sql(where.text), score=tables.sql(_SCORE))
     forms = asked.forms
     parameters = {
         **where.parameters,
-        "words": words,
+        "words": words.text,
         "depth": depth,
-        "scale": _scale(asked),
+        "scale": _scale(asked) * words.repeats,
         "terms": [term_key(form) for form in forms],
         "numbers": list(range(len(forms))),
     }
     return Ranked(tables.sql(_ASKED, candidates=candidates), parameters, _known(tables, guarded))
 
 
-def scores(tables: Tables, asked: Keywords, words: str, ids: list[str], *, guarded: bool) -> SqlStatement:
+def scores(tables: Tables, asked: Keywords, words: Words, ids: list[str], *, guarded: bool) -> SqlStatement:
     """The ids and scores of the given chunks that exist and pass."""
     where = Where.of(asked.passing, "w")
     text = tables.sql(_SCORES, score=tables.sql(_SCORE), passing=_sql(where.text), known=_known(tables, guarded))
-    own = {"words": words, "scale": _scale(asked), "ids": [escaped(one) for one in ids]}
+    own = {"words": words.text, "scale": _scale(asked) * words.repeats, "ids": [escaped(one) for one in ids]}
     return SqlStatement(text, {**tables.known, **where.parameters, **own})
 
 

@@ -56,13 +56,15 @@ class PostgresEngine(PostgresKeywords):
     are in `schema`, which is created where missing.
 
     `statistics` says how keywords are searched. "exact" counts the postings: scores equal those of a knowledge base.
-    "engine" uses a BM25 index of the extension pg_textsearch over the same terms, which is far faster: it rounds the
-    lengths of chunks, and counts all chunks, those that access rights (`require`) hide too. ConfigError without the
-    extension or the index, or for a formula that is not the index's, `Lucene()`. None (the default) uses the index
-    where there is one, the formula is its own, and neither `require` nor row-level security hides chunks. Collections
-    that are made where the extension is get an index, by default once they have 1000 chunks. In both cases the postings
-    are counted where the index cannot answer: for statistics="filtered", weights of words that are not whole, and where
-    too few of the best chunks pass a filter. `explain` counts them always.
+    "engine" uses a BM25 index of the extension pg_textsearch over the same terms, which is far faster. It rounds the
+    lengths of chunks, counts all of them, those that access rights (`require`) hide too, and explains no scores;
+    ConfigError without the extension or the index, or for a formula that is not the index's, `Lucene()`. None (the
+    default) uses the index where there is one, the formula is its own, and neither `require` nor row-level security
+    hides chunks; `explain` counts the postings.
+
+    Collections that are made where the extension is, other than with "exact", get an index: by "engine" at once, by
+    default once they have 1000 chunks. The postings are counted where the index cannot answer: for
+    `bm25(statistics="filtered")`, and where too few of the best chunks pass a filter.
 
     Vectors are searched exactly until an upsert leaves the collection with `index_from` chunks or more, which builds an
     HNSW index (None: never, see `create_index`); `exact` bypasses the index. `ef_search` is how many neighbours an

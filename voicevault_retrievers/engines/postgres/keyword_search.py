@@ -24,6 +24,7 @@ from voicevault_retrievers.engines.postgres.texts import unescaped
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.text.analyzed_texts import tags_of
 
 Statistics: TypeAlias = Literal["exact", "engine"]
@@ -58,6 +59,7 @@ class PostgresKeywords(Engine):
         self.statistics = statistics
         self._textsearch = TextSearch()
         self._added = 0
+        self._settle()
 
     @property
     @abstractmethod
@@ -79,6 +81,11 @@ class PostgresKeywords(Engine):
     def _detecting(self) -> Steps[None]:
         if self.statistics != "exact":
             self._textsearch = yield from bm25_index.detecting(self.tables)
+            self._settle()
+
+    def _settle(self) -> None:
+        exact = self.statistics == "exact" or (self.statistics is None and not self._textsearch.indexed)
+        self.capabilities = replace(type(self).capabilities, exact_keywords=exact)
 
     def _with_index(self, recipe: Recipe) -> Steps[Recipe]:
         """The recipe of a new collection, with an index where there is pg_textsearch; installs it where possible.
@@ -112,7 +119,7 @@ class PostgresKeywords(Engine):
             yield Transaction(lambda _: transactions.indexing_words(self.tables, formula), unhurried=True)
             yield from self._detecting()
 
-    def _words(self, asked: Keywords) -> str | None:
+    def _words(self, asked: Keywords) -> Steps[bm25_index.Words | None]:
         """The query for the index; None where the postings are counted.
 
         Raises ConfigError where statistics="engine" asks for what the collection has no index for.
@@ -122,9 +129,11 @@ class PostgresKeywords(Engine):
             self._check(formula, asked.formula)
         elif self.statistics == "exact" or asked.require or found.restricted:
             return None
-        if formula != asked.formula or not found.indexed or asked.filtered:
+        if formula != asked.formula or not found.indexed or asked.filtered or min(asked.terms.values()) <= 0:
             return None
-        return bm25_index.query_text(asked)
+        several = bm25_index.several_forms(asked)
+        rows = (yield bm25_index.frequencies(self.tables, several)) if several else ()
+        return bm25_index.query_words(asked, bm25_index.weights(asked, several, rows) if several else {})
 
     def _check(self, formula: Lucene | None, wanted: Formula) -> None:
         if formula is None:
@@ -140,12 +149,13 @@ class PostgresKeywords(Engine):
             )
 
     def _by_index(self, asked: Keywords, k: int, ask: Callable[[Ranking], Steps[tuple[Any, int]]]) -> Steps[Any]:
-        """The first answer of `ask` to a ranking by the index that has k chunks, and the ranking; None for none.
+        """The first answer of `ask` to a ranking by the index that has k chunks, or all there are, and the ranking.
 
-        `ask` returns rows and their number of ranked chunks. Unfiltered, one ranking is tried; filtered, that of
-        `FILTERED_DEPTH` candidates and then, by the share that passed, a deeper one or that of all which pass.
+        None where there is no such ranking. `ask` returns rows and their number of ranked chunks. Unfiltered, one
+        ranking is tried; filtered, that of `FILTERED_DEPTH` candidates and then, by the share that passed, a deeper one
+        or that of all which pass.
         """
-        words = self._words(asked)
+        words = yield from self._words(asked)
         depth = max(2 * k + 20, bm25_index.FILTERED_DEPTH if asked.passing else 0)
         if words is None or depth > bm25_index.DEEPEST:
             return None
@@ -156,8 +166,10 @@ class PostgresKeywords(Engine):
         if guarded and rows and not rows[0][-1]:
             self._textsearch = replace(self._textsearch, restricted=True)
             return None
+        if found >= k or (yield bm25_index.complete(self.tables, asked, words, depth))[0][0]:
+            return rows, ranking
         least = k
-        if found < k and asked.passing:
+        if asked.passing:
             if found * bm25_index.DEEPEST >= 2 * k * depth:
                 ranking = partial(made, 2 * k * depth // found)
             elif found <= RARE:
@@ -183,7 +195,8 @@ class PostgresKeywords(Engine):
         return [KeywordHit(self._chunk(row), row[5], tuple(forms[at] for at in row[6])) for row in rows]
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        tables, words = self.tables, self._words(asked) if len(ids) <= bm25_index.MOST_SCORED else None
+        tables = self.tables
+        words = (yield from self._words(asked)) if len(ids) <= bm25_index.MOST_SCORED and asked.terms else None
         made = partial(statements.keyword_scores, tables, asked, list(ids))
         rows: Any = ()
         if words is not None:
@@ -193,6 +206,14 @@ class PostgresKeywords(Engine):
         if not rows or not rows[0][-1]:
             rows = yield from self._rows(tables, made, asked.where, asked.require)
         return {unescaped(one): score for one, score, _ in rows}
+
+    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
+        if self.statistics == "engine":
+            raise ConfigError(
+                'statistics="engine": the index does not tell the parts of a score: explain it by an engine with '
+                'statistics="exact", whose parts are those of the exact score'
+            )
+        return (yield from super()._parts(asked, chunk))
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         forms, tables = asked.forms, self.tables

@@ -300,6 +300,11 @@ def literal(vector: Vector) -> str:
     return f"[{','.join(map(repr, vector.tolist()))}]"
 
 
+def population(tables: Tables) -> Any:
+    """The statement that counts all chunks that the user sees: `total` and their `length`."""
+    return tables.sql(_KEPT)
+
+
 def known(tables: Tables) -> Any:
     """The condition that the collection is still the known one."""
     return tables.sql(_KNOWN)

@@ -35,6 +35,9 @@ LONGEST_TERM = 1000
 LONGEST_TEXT = 400_000
 """The most characters of the words of one row: PostgreSQL's parsed texts have at most a mebibyte."""
 
+SPARE = 10
+"""The number of chunks beyond k that are ranked, so that ties at the boundary are in the order of ids."""
+
 FILTERED_DEPTH = 2000
 """The number of candidates that a filter is first applied to."""
 
@@ -135,8 +138,9 @@ _ALL = "SELECT * FROM {by_words}(%(words)s::text, %(depth)s::integer)"
 _RANKED = """
 SELECT r.chunk, r.score FROM {by_words}(%(words)s::text, %(depth)s::integer) r
 CROSS JOIN LATERAL (SELECT FROM {chunks} c WHERE c.ordinal = r.chunk AND {passing} OFFSET 0) AS passes
+LIMIT %(k)s::bigint + 2
 """
-"""`OFFSET 0` keeps the join a look-up per candidate."""
+"""`OFFSET 0` keeps the join a look-up per candidate, best first, which ends when enough have passed."""
 
 _FREQUENCIES = """
 SELECT either.total::float8, either.length::float8,

@@ -156,7 +156,7 @@ class PostgresKeywords(Engine):
         or that of all which pass.
         """
         words = yield from self._words(asked)
-        depth = max(2 * k + 20, bm25_index.FILTERED_DEPTH if asked.passing else 0)
+        depth = max(2 * k + 2 * bm25_index.SPARE, bm25_index.FILTERED_DEPTH if asked.passing else 0)
         if words is None or depth > bm25_index.DEEPEST:
             return None
         guarded = self.statistics != "engine"

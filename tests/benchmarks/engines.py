@@ -43,6 +43,7 @@ LABELS = {
     "embedded": "knowledge base",
     "qdrant": "Qdrant, local mode",
     "postgres": "PostgreSQL",
+    "postgres-bm25": "PostgreSQL with pg_textsearch",
     "chroma": "Chroma, embedded",
     "chroma-http": "Chroma, HTTP",
     "milvus": "Milvus Lite",

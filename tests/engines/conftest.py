@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.engines import SYSTEMS, TextSearchServer, running
 from tests.engines.servers import chroma_server, postgres_server
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
@@ -43,3 +44,11 @@ def postgres() -> Iterator[str]:
 def address(postgres: str) -> str:
     """That of the same PostgreSQL, for psycopg."""
     return postgres.replace("+psycopg", "")
+
+
+@pytest.fixture(scope="session")
+def text_search() -> Iterator[str]:
+    """The address, for psycopg, of a PostgreSQL with pg_textsearch."""
+    SYSTEMS["postgres-bm25"].skip()
+    with running(TextSearchServer) as server:
+        yield server.database()

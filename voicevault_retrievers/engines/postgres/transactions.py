@@ -11,13 +11,14 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.postgres import copies
+from voicevault_retrievers.engines.postgres import bm25_index, copies
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
 from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, SearchError
+from voicevault_retrievers.lexical.formulas import Lucene
 from voicevault_retrievers.text.analyzed_texts import language
 
 THERE = """
@@ -76,15 +77,17 @@ class CopyRow:
     fields: Sequence[bytes | None]
     terms: Sequence[tuple[bytes, int]]
     length: int
+    words: Sequence[str] = ()
 
 
-def rows_of(records: Sequence[Record], *, half: bool) -> list[CopyRow]:
-    """The rows of chunks, by ascending id, so that all writers lock rows in one order."""
+def rows_of(records: Sequence[Record], *, half: bool, words: bool = False) -> list[CopyRow]:
+    """The rows of chunks, by ascending id, so that all writers lock rows in one order; `words` adds the index's."""
     known: dict[str, bytes] = {}
-    return [_row(record, half, known) for record in sorted(records, key=lambda record: record.chunk.id)]
+    encoded: dict[str, str] | None = {} if words else None
+    return [_row(record, half, known, encoded) for record in sorted(records, key=lambda record: record.chunk.id)]
 
 
-def _row(record: Record, half: bool, known: dict[str, bytes]) -> CopyRow:
+def _row(record: Record, half: bool, known: dict[str, bytes], encoded: dict[str, str] | None) -> CopyRow:
     chunk = record.chunk
     key, parent = _id(chunk.id), None if chunk.parent_id is None else _id(chunk.parent_id)
     fields = [
@@ -101,7 +104,9 @@ def _row(record: Record, half: bool, known: dict[str, bytes]) -> CopyRow:
         fields.append(copies.vector(record.vector, half=half))
     for term in record.terms.keys() - known.keys():
         known[term] = copies.term(term_key(term))
-    return CopyRow(key, parent, fields, [(known[term], count) for term, count in record.terms.items()], record.length)
+    terms = [(known[term], count) for term, count in record.terms.items()]
+    words = () if encoded is None else tuple(bm25_index.word_rows(record.terms, encoded))
+    return CopyRow(key, parent, fields, terms, record.length, words)
 
 
 def _id(text: str) -> str:
@@ -139,6 +144,8 @@ def creating(tables: Tables, recipe: Recipe) -> Steps[None]:
         dimension = recipe.embedder.dimension
         storage = sql.SQL("PLAIN" if dimension * (2 if tables.half else 4) <= _INLINE else "EXTERNAL")
         yield SqlStatement(tables.sql(VECTORS, dimension=sql.Literal(dimension), storage=storage))
+    if bm25_index.option(recipe) is not None:
+        yield bm25_index.creating(tables)
     insert = "INSERT INTO {collections} VALUES (%(name)s, %(prefix)s, %(recipe)s)"
     yield from asked(tables, insert, name=name, prefix=tables.prefix, recipe=escaped(recipe.text()))
 
@@ -172,6 +179,7 @@ def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], a
     yield from asked(tables, _LOCK if again else _SHARE)
     yield from checking(tables)
     left: set[str] = set()
+    numbered: list[tuple[int, CopyRow]] = []
     if rows:
         held = yield from asked(tables, _HELD, ids=[row.id for row in rows])
         named = {row.parent for row in rows if row.parent is not None}.union(_id(one.id) for one in parents)
@@ -200,6 +208,9 @@ def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], a
         )
     if left:
         yield from asked(tables, _ORPHANS, ids=sorted(left))
+    words = [(number, text) for number, row in numbered for text in row.words]
+    if words:  # last, see `bm25_index`
+        yield bm25_index.copying(tables, words)
 
 
 def removing(tables: Tables, ids: Sequence[str], again: bool) -> Steps[int]:
@@ -224,3 +235,9 @@ def indexing(tables: Tables, m: int, ef_construction: int) -> Steps[None]:
     if not there:
         sql: Any = require("psycopg.sql", extra="postgres")
         yield SqlStatement(tables.sql(NEAR, m=sql.Literal(m), ef=sql.Literal(ef_construction)))
+
+
+def indexing_words(tables: Tables, formula: Lucene) -> Steps[None]:
+    """Create the BM25 index, where there is none, while no client writes."""
+    yield from asked(tables, _LOCK)
+    yield from bm25_index.indexing(tables, formula)

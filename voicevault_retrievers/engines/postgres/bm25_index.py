@@ -1,0 +1,386 @@
+"""The BM25 index of the extension pg_textsearch over the terms of this package's analyzer.
+
+The terms of a chunk are one text of plain words, which PostgreSQL's parser neither splits, folds nor drops, whatever
+the language. They are in a table of their own: it is the last that a write fills, because pg_textsearch holds a lock on
+its index from the first row to the end of the transaction, which no statement may wait behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.execution.steps import Steps
+from voicevault_retrievers.engines.keywords import Keywords
+from voicevault_retrievers.engines.postgres import copies
+from voicevault_retrievers.engines.postgres.conditions import Where
+from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
+from voicevault_retrievers.engines.postgres.statements import Ranked, known, population
+from voicevault_retrievers.engines.postgres.tables import Tables
+from voicevault_retrievers.engines.postgres.texts import escaped, term_key
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.lexical.formulas import Lucene
+
+OPTION = "bm25_index"
+"""The option of a recipe that has [k1, b] of the index; absent where the collection has none."""
+
+LONGEST_TERM = 1000
+"""The most bytes of a term that is indexed as it is: PostgreSQL's words have at most 2046 characters."""
+
+LONGEST_TEXT = 400_000
+"""The most characters of the words of one row: PostgreSQL's parsed texts have at most a mebibyte."""
+
+SPARE = 10
+"""The number of chunks beyond k that are ranked, so that ties at the boundary are in the order of ids."""
+
+FILTERED_DEPTH = 2000
+"""The number of candidates that a filter is first applied to."""
+
+DEEPEST = 25_000
+"""The most candidates that are ranked; beyond, exact search takes no longer."""
+
+FEW = 300
+"""The most chunks that pass a filter and are scored one by one."""
+
+MOST_SCORED = 500
+"""The most given chunks that the index scores, one by one."""
+
+MOST_REPEATS = 100
+"""The most repeats of a word in a query: its weight is their number, so that other weights are rounded to this."""
+
+LONGEST_QUERY = 4000
+"""The number of words of a query that is not repeated further for finer weights."""
+
+_PLAIN = re.compile("[a-z]+")
+_DIGITS = "0123456789abcdef"
+_NIBBLES = str.maketrans(_DIGITS, "abcdefghijklmnop")
+_DIGITS_OF = str.maketrans("abcdefghijklmnop", _DIGITS)
+
+THERE = """
+SELECT
+    (SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+        WHERE e.extname = 'pg_textsearch'),
+    current_setting('pg_textsearch.default_limit', true) IS NOT NULL
+        AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+    to_regclass({bm25_name}) IS NOT NULL,
+    CASE WHEN to_regclass({chunks_name}) IS NOT NULL THEN row_security_active(to_regclass({chunks_name})::oid)
+        ELSE false END
+"""
+
+TABLES = """
+CREATE TABLE {words} (chunk bigint NOT NULL, terms text NOT NULL);
+CREATE INDEX {words_index} ON {words} (chunk);
+CREATE FUNCTION {forgotten}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $body$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        DELETE FROM {words};
+    ELSE
+        DELETE FROM {words} w USING gone WHERE w.chunk = gone.ordinal;
+    END IF;
+    RETURN NULL;
+END
+$body$;
+CREATE TRIGGER words_deleted AFTER DELETE ON {chunks} REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION {forgotten}();
+CREATE TRIGGER words_truncated AFTER TRUNCATE ON {chunks} FOR EACH STATEMENT EXECUTE FUNCTION {forgotten}();
+CREATE FUNCTION {by_words}(query text, depth integer) RETURNS TABLE (chunk bigint, score float8)
+LANGUAGE plpgsql STABLE ROWS 1000 SET search_path = pg_catalog, {textsearch}, pg_temp
+SET enable_indexscan = on SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $body$ BEGIN RETURN QUERY EXECUTE format({ranking}, query, depth); END $body$
+"""
+
+_RANKING = (
+    "SELECT w.chunk, -{textsearch}.bm25_get_current_score() FROM {words} w "
+    "ORDER BY w.terms OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(%L, {bm25_name}) LIMIT %s"
+)
+"""The score that the index scan has computed, without a second computation; the extension finds it in its schema."""
+
+_INDEX = """
+CREATE INDEX {bm25_index} ON {words} USING bm25 (terms) WITH (text_config = 'pg_catalog.simple', k1 = {k1}, b = {b})
+"""
+
+_SPILL = """
+SELECT CASE WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+    THEN {textsearch}.bm25_spill_index({bm25_name}) END
+"""
+
+POLICIES = """
+ALTER TABLE {words} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS access ON {words};
+CREATE POLICY access ON {words} FOR SELECT USING (EXISTS (SELECT FROM {chunks} c WHERE c.ordinal = chunk))
+"""
+
+GRANTS = "GRANT SELECT ON {words} TO {role}; GRANT EXECUTE ON FUNCTION {by_words}(text, integer) TO {role}"
+
+_ASKED = """
+asked AS (
+    SELECT DISTINCT * FROM unnest(%(terms)s::text[], %(numbers)s::integer[]) AS a (term, number)
+),
+candidates AS MATERIALIZED ({candidates}),
+first AS (
+    SELECT chunk, max(score) / %(scale)s::float8 AS score FROM candidates WHERE score > 0 GROUP BY chunk
+    ORDER BY score DESC FETCH FIRST (%(k)s) ROWS WITH TIES
+),
+best AS MATERIALIZED (
+    SELECT * FROM first
+    WHERE EXISTS (SELECT FROM asked a JOIN {postings} p ON p.term = a.term AND p.chunk = first.chunk)
+)
+"""
+
+_ALL = "SELECT * FROM {by_words}(%(words)s::text, %(depth)s::integer)"
+
+_RANKED = """
+SELECT r.chunk, r.score FROM {by_words}(%(words)s::text, %(depth)s::integer) r
+CROSS JOIN LATERAL (SELECT FROM {chunks} c WHERE c.ordinal = r.chunk AND {passing} OFFSET 0) AS passes
+LIMIT %(k)s::bigint + 2
+"""
+"""`OFFSET 0` keeps the join a look-up per candidate, best first, which ends when enough have passed."""
+
+_FREQUENCIES = """
+SELECT either.total::float8, either.length::float8,
+    -(w.word OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(w.word, {bm25_name}))
+FROM unnest(%(forms)s::text[]) WITH ORDINALITY AS w (word, place) CROSS JOIN ({population}) AS either ORDER BY w.place
+"""
+
+_COMPLETE = """
+WITH listed AS MATERIALIZED (
+    SELECT count(*) AS all, count(DISTINCT chunk) AS chunks FROM {by_words}(%(words)s::text, %(depth)s::integer)
+    WHERE score > 0
+)
+SELECT CASE WHEN listed.all < %(depth)s::integer
+    THEN listed.chunks >= (SELECT count(DISTINCT p.chunk) FROM {postings} p WHERE p.term = ANY (%(terms)s::text[]))
+    ELSE false END
+FROM listed
+"""
+
+_PASSING = """
+WITH few AS MATERIALIZED (SELECT c.ordinal FROM {chunks} c WHERE {passing} LIMIT %(depth)s::integer + 1)
+SELECT w.chunk, {score} AS score FROM few JOIN {words} w ON w.chunk = few.ordinal
+WHERE (SELECT count(*) FROM few) <= %(depth)s::integer
+"""
+
+_SCORE = "-(w.terms OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(%(words)s::text, {bm25_name}))"
+
+_SCORES = """
+SELECT c.id, coalesce((SELECT max({score}) FROM {words} w WHERE w.chunk = c.ordinal), 0) / %(scale)s::float8, {known}
+FROM {chunks} c WHERE c.id = ANY (%(ids)s::text[]) AND {passing}
+"""
+
+
+@dataclass(frozen=True)
+class TextSearch:
+    """What a database has of pg_textsearch, and a collection of its index.
+
+    `schema` is the extension's, None where it is not installed; `creatable` means that this user can install it.
+    `restricted` means that row-level security applies to this user.
+    """
+
+    schema: str | None = None
+    creatable: bool = False
+    indexed: bool = False
+    restricted: bool = False
+
+
+def detecting(tables: Tables) -> Steps[TextSearch]:
+    """What the database has."""
+    (row,) = yield SqlStatement(tables.sql(THERE))
+    return TextSearch(*row)
+
+
+def option(recipe: Recipe | None) -> Lucene | None:
+    """The formula of a collection's index; None where it has none."""
+    constants = None if recipe is None else recipe.options.get(OPTION)
+    return None if constants is None else Lucene(*constants)
+
+
+def with_option(recipe: Recipe, formula: Lucene) -> Recipe:
+    """A recipe of a collection with an index that scores by the formula."""
+    return replace(recipe, options={**recipe.options, OPTION: [formula.k1, formula.b]})
+
+
+def encoded(term: str) -> str:
+    """A term as one word of the letters a to z. Different terms have different words.
+
+    A prefix says how: `w` the term itself, `h` its UTF-8 bytes as two letters each, `d` the digest of an overlong term.
+    """
+    if _PLAIN.fullmatch(term) and len(term) <= LONGEST_TERM:
+        return f"w{term}"
+    key = escaped(term).encode()
+    if len(key) > LONGEST_TERM:
+        return f"d{hashlib.blake2b(key, digest_size=32).hexdigest().translate(_NIBBLES)}"
+    return f"h{key.hex().translate(_NIBBLES)}"
+
+
+def decoded(word: str) -> str | None:
+    """The term of a word, as `texts.escaped` writes it; None for an overlong one."""
+    if word[0] == "d":
+        return None
+    return word[1:] if word[0] == "w" else bytes.fromhex(word[1:].translate(_DIGITS_OF)).decode()
+
+
+def word_rows(terms: Mapping[str, int], words: dict[str, str]) -> Iterator[str]:
+    """The texts of a chunk's words: one, or several where it is too long. `words` remembers encoded terms."""
+    row: list[str] = []
+    size = 0
+    for term, count in terms.items():
+        word = words.get(term) or words.setdefault(term, encoded(term))
+        row += [word] * count
+        size += len(word) + 1
+        if size > LONGEST_TEXT:
+            yield " ".join(row)
+            row, size = [], 0
+    if row:
+        yield " ".join(row)
+
+
+def creating(tables: Tables) -> SqlStatement:
+    """The statement that creates the table of the words, its triggers, and the function that ranks."""
+    sql: Any = require("psycopg.sql", extra="postgres")
+    ranking = sql.Literal(tables.sql(_RANKING).as_string())
+    return SqlStatement(tables.sql(TABLES, ranking=ranking))
+
+
+def copying(tables: Tables, rows: Iterable[tuple[int, str]]) -> CopiedRows:
+    """The rows of words, given as (ordinal, text)."""
+    data = copies.copied((copies.long(ordinal), text.encode()) for ordinal, text in rows)
+    return CopiedRows(tables.sql("COPY {words} (chunk, terms) FROM STDIN (FORMAT BINARY)"), data)
+
+
+def enabling(tables: Tables, roles: Iterable[str]) -> Steps[None]:
+    """As `tables.enabling`, for the words."""
+    sql: Any = require("psycopg.sql", extra="postgres")
+    yield SqlStatement(tables.sql(POLICIES))
+    for role in roles:
+        yield SqlStatement(tables.sql(GRANTS, role=sql.Identifier(role)))
+
+
+def indexing(tables: Tables, formula: Lucene) -> Steps[None]:
+    """Create the index, where there is none."""
+    found = yield from detecting(tables)
+    if not found.indexed:
+        sql: Any = require("psycopg.sql", extra="postgres")
+        yield SqlStatement(tables.sql(_INDEX, k1=sql.Literal(float(formula.k1)), b=sql.Literal(float(formula.b))))
+
+
+def spilling(tables: Tables) -> SqlStatement:
+    """Move what was added from the index's memory to its segments, where this user may: only superusers can."""
+    return SqlStatement(tables.sql(_SPILL))
+
+
+def several_forms(asked: Keywords) -> list[str]:
+    """The forms of those terms of a query that have several, as in a collection of several languages."""
+    return [form for forms in asked.terms if len(forms) > 1 for form in forms]
+
+
+def frequencies(tables: Tables, forms: list[str]) -> SqlStatement:
+    """The totals of chunks and lengths, and the score of each form in a text of the form alone."""
+    return SqlStatement(
+        tables.sql(_FREQUENCIES, population=population(tables)), {"forms": [encoded(form) for form in forms]}
+    )
+
+
+def weights(asked: Keywords, forms: list[str], rows: Sequence[tuple[float, float, float]]) -> dict[str, float]:
+    """The weight of each form relative to its own idf, from rows of `frequencies` in the order of the forms.
+
+    The index weighs each form by its own frequency, which is low for a word in a rare language. Chunks with any form of
+    a term count as those that have the term, as in exact statistics.
+    """
+    counts: dict[str, float] = {}
+    for form, (total, length, score) in zip(forms, rows, strict=True):
+        norm = 1 - asked.formula.b + asked.formula.b * total / max(length, 1)
+        idf = score * (1 + asked.formula.k1 * norm) / _scale(asked)
+        counts[form] = max((total + 1) * math.exp(-idf) - 0.5, 0.0) if score > 0 else 0.0
+    relative = {}
+    for terms in asked.terms:
+        n = sum(counts.get(form, 0.0) for form in terms)
+        for form in terms:
+            own = _idf(counts[form], rows[0][0]) if counts.get(form) else 0.0
+            relative[form] = _idf(n, rows[0][0]) / own if own > 0 else 1.0
+    return relative
+
+
+def _idf(n: float, total: float) -> float:
+    return math.log((total + 1) / (n + 0.5)) if n + 0.5 < total + 1 else 0.0
+
+
+class Words(NamedTuple):
+    """A query for the index: its words, as many of each as its weight times `repeats`."""
+
+    text: str
+    repeats: float
+
+
+def query_words(asked: Keywords, relative: Mapping[str, float]) -> Words:
+    """The words of a query, whose forms have `relative` weights (1 where they are absent)."""
+    weight: dict[str, float] = {}
+    for forms, count in asked.terms.items():
+        for form in forms:
+            weight[form] = weight.get(form, 0.0) + count * relative.get(form, 1.0)
+    whole = all(value == int(value) and value <= MOST_REPEATS for value in weight.values())
+    most = max(min(MOST_REPEATS, LONGEST_QUERY // len(weight)), 1)
+    repeats = 1.0 if whole else most / max(weight.values())
+    text = " ".join(encoded(form) for form, value in weight.items() for _ in range(max(round(value * repeats), 1)))
+    return Words(text, repeats)
+
+
+def ranked(tables: Tables, asked: Keywords, words: Words, depth: int, *, guarded: bool) -> Ranked:
+    """The ranking by the index of the best `depth` chunks, of which those that pass the filters are kept.
+
+    `guarded` means that it is not wanted where row-level security applies, as it counts chunks that are not seen.
+    """
+    return _ranked(tables, asked, words, depth, _RANKED if asked.passing else _ALL, guarded)
+
+
+def ranked_few(tables: Tables, asked: Keywords, words: Words, *, guarded: bool) -> Ranked:
+    """The ranking of all chunks that pass the filters; empty where they are more than `FEW`."""
+    return _ranked(tables, asked, words, FEW, _PASSING, guarded)
+
+
+def complete(tables: Tables, asked: Keywords, words: Words, depth: int) -> SqlStatement:
+    """Whether the ranking of the best `depth` chunks has all that have a term, by the postings too."""
+    terms = [term_key(form) for form in asked.forms]
+    return SqlStatement(tables.sql(_COMPLETE), {"words": words.text, "depth": depth, "terms": terms})
+
+
+def _ranked(tables: Tables, asked: Keywords, words: Words, depth: int, text: str, guarded: bool) -> Ranked:
+    where = Where.of(asked.passing, "w")
+    candidates = tables.sql(text, passing=_sql(where.text), score=tables.sql(_SCORE))
+    forms = asked.forms
+    parameters = {
+        **where.parameters,
+        "words": words.text,
+        "depth": depth,
+        "scale": _scale(asked) * words.repeats,
+        "terms": [term_key(form) for form in forms],
+        "numbers": list(range(len(forms))),
+    }
+    return Ranked(tables.sql(_ASKED, candidates=candidates), parameters, _known(tables, guarded))
+
+
+def scores(tables: Tables, asked: Keywords, words: Words, ids: list[str], *, guarded: bool) -> SqlStatement:
+    """The ids and scores of the given chunks that exist and pass."""
+    where = Where.of(asked.passing, "w")
+    text = tables.sql(_SCORES, score=tables.sql(_SCORE), passing=_sql(where.text), known=_known(tables, guarded))
+    own = {"words": words.text, "scale": _scale(asked) * words.repeats, "ids": [escaped(one) for one in ids]}
+    return SqlStatement(text, {**tables.known, **where.parameters, **own})
+
+
+def _known(tables: Tables, guarded: bool) -> Any:
+    if not guarded:
+        return known(tables)
+    return tables.sql("({known}) AND NOT row_security_active({chunks_name})", known=known(tables))
+
+
+def _scale(asked: Keywords) -> float:
+    """The extension's scores have the constant factor k1 + 1, which `Lucene` leaves out."""
+    return float(asked.formula.k1) + 1
+
+
+def _sql(text: str) -> Any:
+    return require("psycopg.sql", extra="postgres").SQL(text)

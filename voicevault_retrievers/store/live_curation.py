@@ -29,7 +29,7 @@ STAGE = "curation"
 _Stamp: TypeAlias = tuple[int, ...] | str | None
 
 
-class InForce(NamedTuple):
+class ActiveCuration(NamedTuple):
     """The curation that is in force, None for none, and the failure where the file that is there cannot be read."""
 
     curation: Curation | None = None
@@ -50,10 +50,10 @@ class LiveCuration:
         self.nothing = BlockedInBase(str(folder), folder.name)
         self._mutex = Mutex()
         stamp = self._stamp()
-        self._known = stamp, InForce() if stamp is None else InForce(Curation.from_file(self._path))
+        self._known = stamp, ActiveCuration() if stamp is None else ActiveCuration(Curation.from_file(self._path))
         self._rules: CurationRules | None = None
 
-    def now(self) -> InForce:
+    def now(self) -> ActiveCuration:
         """What is in force now. Costs a `stat` where the file has not changed."""
         stamp, known = self._stamp(), self._known
         if stamp == known[0]:
@@ -79,18 +79,18 @@ class LiveCuration:
         failure = self._known[1].failure
         return () if failure is None else (failure,)
 
-    def _read(self, stamp: _Stamp, before: InForce) -> InForce:
+    def _read(self, stamp: _Stamp, before: ActiveCuration) -> ActiveCuration:
         if stamp is None and before.curation is None:
-            return InForce()
+            return ActiveCuration()
         if not self._is_ours():
-            return InForce(before.curation)
+            return ActiveCuration(before.curation)
         if stamp is None:
-            return InForce()
+            return ActiveCuration()
         try:
-            return InForce(Curation.from_file(self._path))
+            return ActiveCuration(Curation.from_file(self._path))
         except RetrievalError as error:
             instead = "the curation before it is in force" if before.curation else "no curation is in force"
-            return InForce(before.curation, Failure.recorded(STAGE, error, instead))
+            return ActiveCuration(before.curation, Failure.recorded(STAGE, error, instead))
 
     def _is_ours(self) -> bool:
         """Whether the folder still holds the base that was opened; false where that cannot be told."""

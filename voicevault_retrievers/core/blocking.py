@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from voicevault_retrievers.core.pages import files_of
 
 
-class Identified(Protocol):
+class ChunkLike(Protocol):
     """The part of a chunk that is compared."""
 
     @property
@@ -25,14 +25,14 @@ class Identified(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
 
 
-class Held(Protocol):
+class HasChunk(Protocol):
     """A match or a hit."""
 
     @property
     def chunk(self) -> Any: ...
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HasChunk)
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class BlockedInBase:
     texts: tuple[str, ...] = ()
     id_key: str | None = None
 
-    def has(self, chunk: Identified) -> bool:
+    def has(self, chunk: ChunkLike) -> bool:
         """Whether a chunk is blocked. A chunk without a `kb` may be a copy of the base's, and is blocked like one."""
         if not self._is_of(chunk):
             return False
         own = chunk.id if self.id_key is None else str(chunk.metadata.get(self.id_key))
         return self._in(own, self.ids) or (bool(self.files) and not self.files.isdisjoint(files_of(chunk.metadata)))
 
-    def shows(self, parent: Identified) -> bool:
+    def shows(self, parent: ChunkLike) -> bool:
         """Whether the text of a parent contains what is blocked."""
         return self._is_of(parent) and (
             self.has(parent) or self._in(parent.id, self.parents) or self.is_in(parent.text)
@@ -68,7 +68,7 @@ class BlockedInBase:
         """Whether a text contains the text of a blocked chunk."""
         return any(own in text for own in self.texts)
 
-    def _is_of(self, chunk: Identified) -> bool:
+    def _is_of(self, chunk: ChunkLike) -> bool:
         return self.kb is None or chunk.kb in ("", self.kb)
 
     def _in(self, one: str, ids: frozenset[str]) -> bool:
@@ -84,11 +84,11 @@ class Blocked:
     def __bool__(self) -> bool:
         return any(part.ids or part.files for part in self.parts)
 
-    def has(self, chunk: Identified) -> bool:
+    def has(self, chunk: ChunkLike) -> bool:
         """Whether a chunk is blocked."""
         return any(part.has(chunk) for part in self.parts)
 
-    def shows(self, parent: Identified) -> bool:
+    def shows(self, parent: ChunkLike) -> bool:
         """Whether the text of a parent contains what is blocked."""
         return any(part.shows(parent) for part in self.parts)
 
@@ -120,6 +120,6 @@ class Blocked:
         return Blocked(tuple(replace(part, kb=None, parents=frozenset(), texts=(), id_key=id_key) for part in own))
 
 
-def blocks(blocked: Blocked | None, chunk: Identified) -> bool:
+def blocks(blocked: Blocked | None, chunk: ChunkLike) -> bool:
     """Whether a chunk is blocked; nothing is where `blocked` is None."""
     return blocked is not None and blocked.has(chunk)

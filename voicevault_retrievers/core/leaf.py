@@ -61,7 +61,7 @@ Request: TypeAlias = tuple[Query, Sequence[Variant], int]
 """A query, the wordings of it that are searched, and how many matches of each are wanted."""
 
 
-class Guard(Protocol):
+class BlockingGuard(Protocol):
     """Adds to queries what the owners of the searched chunks have blocked."""
 
     def is_done(self, query: Query) -> bool:
@@ -94,7 +94,7 @@ class LeafChannel(Channel):
     """Whether the channel waits for nothing remote."""
     computes = False
     """Whether the channel is known to only compute."""
-    guard: Guard | None = None
+    guard: BlockingGuard | None = None
     """Adds to a query what the owner of the searched chunks has blocked; None where nobody blocks."""
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:

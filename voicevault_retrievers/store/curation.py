@@ -35,7 +35,10 @@ _KEYS = ("queries", "documents", "chunks")
 
 @dataclass(frozen=True)
 class CurationRule:
-    """Documents, by file, and chunks, by id, that are pinned or blocked for some questions; for all without any."""
+    """Documents, by file, and chunks, by id, that are pinned or blocked for some questions; for all without any.
+
+    The documents of a rule are pinned before its chunks.
+    """
 
     queries: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()

@@ -71,7 +71,7 @@ class KnowledgeBase(Searched):
         self._limits = limits or Limits()
         self._mutex = Mutex()
         self._graphs = KeptGraph()
-        self._curation = LiveCuration(snapshot.folder, snapshot.manifest.id)
+        self._curation = LiveCuration(snapshot.folder, lambda: self.manifest.id)
 
     @classmethod
     def create(

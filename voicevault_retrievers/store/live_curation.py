@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ from voicevault_retrievers.store.snapshot import Snapshot
 FILE = "curation.yaml"
 STAGE = "curation"
 
-_Stamp: TypeAlias = tuple[int, ...] | str | None
+_Stamp: TypeAlias = tuple[tuple[int, ...] | str | None, str]
 
 
 class ActiveCuration(NamedTuple):
@@ -39,18 +39,19 @@ class ActiveCuration(NamedTuple):
 class LiveCuration:
     """The curation in a knowledge base's folder, read again when the file has changed; shared by threads.
 
-    A changed file that cannot be read leaves the last curation in force, with a failure. So does a folder that is gone
-    or holds another base: what was opened is still searched. Raises ConfigError where the first file cannot be read.
+    A changed file that cannot be read leaves the last curation in force, with a failure. While the folder is gone or
+    holds another base than the one of this `base_id`, the last curation stays in force too: what was opened is still
+    searched. Raises ConfigError where the first file cannot be read.
     """
 
-    def __init__(self, folder: Path, base_id: str) -> None:
+    def __init__(self, folder: Path, base_id: Callable[[], str]) -> None:
         self._folder = folder
         self._path = str(folder / FILE)
-        self._id = base_id
+        self._base_id = base_id
         self.nothing = BlockedInBase(str(folder), folder.name)
         self._mutex = Mutex()
         stamp = self._stamp()
-        self._known = stamp, ActiveCuration() if stamp is None else ActiveCuration(Curation.from_file(self._path))
+        self._known = stamp, ActiveCuration() if stamp[0] is None else ActiveCuration(Curation.from_file(self._path))
         self._rules: CurationRules | None = None
 
     def now(self) -> ActiveCuration:
@@ -80,11 +81,11 @@ class LiveCuration:
         return () if failure is None else (failure,)
 
     def _read(self, stamp: _Stamp, before: ActiveCuration) -> ActiveCuration:
-        if stamp is None and before.curation is None:
+        if stamp[0] is None and before.curation is None:
             return ActiveCuration()
         if not self._is_ours():
             return ActiveCuration(before.curation)
-        if stamp is None:
+        if stamp[0] is None:
             return ActiveCuration()
         try:
             return ActiveCuration(Curation.from_file(self._path))
@@ -95,18 +96,18 @@ class LiveCuration:
     def _is_ours(self) -> bool:
         """Whether the folder still holds the base that was opened; false where that cannot be told."""
         with suppress(RetrievalError, OSError):
-            return manifest.read(self._folder).id == self._id
+            return manifest.read(self._folder).id == self._base_id()
         return False
 
     def _stamp(self) -> _Stamp:
-        """What changes with the file: None where there is none, the error where it cannot be told."""
+        """What changes with the file and with the base. The first is None where there is no file."""
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
-            return None
+            return None, self._base_id()
         except OSError as error:
-            return str(error)
-        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+            return str(error), self._base_id()
+        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino), self._base_id()
 
 
 class Pin(NamedTuple):

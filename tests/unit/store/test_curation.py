@@ -284,8 +284,16 @@ def test_what_was_opened_stays_curated_where_the_base_is_removed_or_replaced(kb:
     remove(kb.name, root=folder.parent)
     assert not folder.exists()
     assert not {hit.id for hit in pipeline.search(FINES, 9).hits} & GONE
-    KnowledgeBase.create(kb.name, root=folder.parent).add(CHUNKS)
+    with KnowledgeBase.create(kb.name, root=folder.parent, embedder=HashEmbedder()) as other:
+        other.add(CHUNKS)
     assert not {hit.id for hit in pipeline.search(FINES, 9).hits} & GONE
+    curate(other, "blocked: [{chunks: [s4]}]")
+    assert not {hit.id for hit in pipeline.search(FINES, 9).hits} & GONE
+    assert kb.reload()
+    found = {hit.id for hit in searched(kb, "bm25").search(FINES, 9).hits}
+    assert found >= GONE
+    assert "s4" not in found
+    assert kb.curation == other.curation
 
 
 def test_it_goes_with_the_base(kb: KnowledgeBase, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from voicevault_retrievers.core.blocking import blocks
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop, value_of
 from voicevault_retrievers.core.filters import compile_filter, scope
-from voicevault_retrievers.core.leaf import Guard
+from voicevault_retrievers.core.leaf import BlockingGuard
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.structure.questions.records import (
@@ -67,7 +67,7 @@ class QuestionChannel(Channel):
         self.name = name
         self.kind = "question"
         self.kb = ""
-        self.guard: Guard | None = None
+        self.guard: BlockingGuard | None = None
         self._ids = ids
         self._breaker = CircuitBreaker()
 

@@ -66,12 +66,12 @@ class KnowledgeBase(Searched):
     ) -> None:
         if embedder is not None:
             embedding.check(snapshot.manifest.embedder, embedder, snapshot.folder.name)
-        self._writer = CommitWriter(snapshot, number("wait", wait))
+        self._writer = writer = CommitWriter(snapshot, number("wait", wait))
         self._embedder = embedder
         self._limits = limits or Limits()
         self._mutex = Mutex()
         self._graphs = KeptGraph()
-        self._curation = LiveCuration(snapshot.folder, lambda: self.manifest.id)
+        self._curation = LiveCuration(snapshot.folder, lambda: writer.snapshot.manifest.id)
 
     @classmethod
     def create(

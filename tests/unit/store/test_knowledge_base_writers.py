@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import shutil
@@ -144,6 +145,16 @@ def test_a_second_writer_waits_as_long_as_it_is_told(kb: KnowledgeBase) -> None:
     assert opened(kb.path).ids() == ["00000", "00001"]
     with pytest.raises(ConfigError, match="wait is a number"):
         opened(kb.path, wait=-1)
+
+
+def test_a_base_that_nobody_refers_to_any_more_holds_no_lock(tmp_path: Path) -> None:
+    gc.disable()  # a cycle of references would keep it until a collection
+    try:
+        KnowledgeBase.create("other", root=tmp_path).add(chunks(0, 1))
+        with KnowledgeBase.open("other", root=tmp_path) as other:
+            assert other.delete(["00000"]) == 1
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_does_not_hold_its_parents_lock(kb: KnowledgeBase) -> None:

@@ -58,13 +58,18 @@ class Curation:
     text: str = field(default="", compare=False, repr=False)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Curation:
-        """The curation in a YAML file; ConfigError, naming the file and the entry, for one that cannot be read."""
+    def from_file(cls, path: str | Path, origin: str | None = None) -> Curation:
+        """The curation in a YAML file; ConfigError, naming the file and the entry, for one that cannot be read.
+
+        `origin` names the file in errors; the default is its path.
+        """
+        named = str(path) if origin is None else origin
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the curation in {path} cannot be read: {error}") from error
-        return cls.from_text(text, str(path))
+            said = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"the curation in {named} cannot be read: {said}") from error
+        return cls.from_text(text, named)
 
     @classmethod
     def from_text(cls, text: str, origin: str = "curation") -> Curation:

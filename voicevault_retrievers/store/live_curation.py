@@ -88,7 +88,8 @@ class LiveCuration:
         if stamp[0] is None:
             return ActiveCuration()
         try:
-            return ActiveCuration(Curation.from_file(self._path))
+            # Whoever searches reads the failure, and need not know the folder.
+            return ActiveCuration(Curation.from_file(self._path, f"{self._folder.name}/{FILE}"))
         except RetrievalError as error:
             instead = "the curation before it is in force" if before.curation else "no curation is in force"
             return ActiveCuration(before.curation, Failure.recorded(STAGE, error, instead))

@@ -142,6 +142,7 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
     page_key: str | None = None
     source_key: str | None = None
     paths: bool = False
+    control_characters: bool = False
 
     @property
     def instruction(self) -> str:

@@ -51,7 +51,7 @@ def test_a_hostile_document_stays_text(opened: Opened, more: dict[str, Any]) -> 
     assert " ".join(visible.split()) in " ".join(text.replace("\u2026", "").split()) or more.get("view") == "lists"
     assert "onerror=" in text
     assert not re.search("[\u202a-\u202e\u2066-\u2069]", text)  # shown as U+202E, so that nothing is turned about
-    assert "U+202E" in text
+    assert ("U+202E" in text) is (more.get("view") != "context")  # a model does not read it at all
     unhurt(page)
 
 

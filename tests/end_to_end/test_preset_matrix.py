@@ -57,6 +57,10 @@ def test_the_table_is_as_the_program_writes_it(rows: list[Row]) -> None:
 
 def test_all_ways_agree(rows: list[Row]) -> None:
     for case, (core, *others) in rows:
+        if case.missing == "base":  # a retriever waits for it, and the command says what there is
+            command = others.pop()
+            assert (command.exit_code, "voicevault index" in command.refused) == (2, True), case
+            others.append(core._replace(exit_code=0))
         for other in others:
             assert other[:4] == core[:4], case
             assert bool(other.refused) is bool(core.refused), case

@@ -296,8 +296,9 @@ def _mistyped(draw: random.Random, word: str) -> str:
 
 
 def _told(result: Result) -> str:
-    """All that a result says, but for the query and how long it took."""
-    said = result.ranking, result.context, result.channels_used, result.confidence
+    """All that a result says, but for the query, how long it took, and that its rights are empty."""
+    errors = tuple(failure for failure in result.errors if failure.kind != "EmptyRights")
+    said = replace(result.ranking, errors=errors), result.context, result.channels_used, result.confidence
     return "\n".join([repr(said), *(f"{provenance(hit)} {explain(hit)}" for hit in result.hits)])
 
 

@@ -74,7 +74,7 @@ class Layout:
         if not hits:
             lines.append("Nothing was found.")
         if degraded:
-            lines.append(f"Not all was searched, so sources may be missing: {_one_line('; '.join(degraded))}")
+            lines.append(f"Not all was searched, so sources may be missing: {one_line('; '.join(degraded))}")
         return "\n\n".join(filter(None, ["\n".join(lines), context.text])), context.citations
 
 
@@ -91,7 +91,7 @@ def kept_numbers(hits: Sequence[Hit], given: Iterable[Citation], free: int) -> l
 
 def failed(error: Exception) -> str:
     """The message to a model for a failed search; raises as `failure` does."""
-    return f"The search failed, so there are no sources: {_one_line(failure(error))}"
+    return f"The search failed, so there are no sources: {one_line(failure(error))}"
 
 
 def failure(error: Exception) -> str:
@@ -147,9 +147,9 @@ def once(citations: Iterable[Citation]) -> tuple[Citation, ...]:
     return tuple({(one.index, one.kb, one.chunk_id): one for one in citations}.values())
 
 
-def _one_line(failures: str) -> str:
-    """Failure messages on one line, without anything that reads as a source."""
-    return without_headers(" ".join(without_controls(failures).split()), numbered=True)
+def one_line(text: str) -> str:
+    """A text of others, such as a failure's message, on one line, without anything that reads as a source."""
+    return without_headers(" ".join(without_controls(text).split()), numbered=True)
 
 
 def _how_to_cite(markers: str) -> str:

@@ -73,8 +73,7 @@ class SearchOptions:
 
     def over(self, base: Bases | Engine) -> Pipeline:
         """The preset over the opened bases or engine."""
-        pipeline = self.loaded().over(base)
-        return pipeline.grouping(self.group_by or pipeline.group_by)
+        return self.loaded().over(base).grouping(self.group_by)
 
     def loaded(self) -> Preset:
         """The preset by its name or file, or the default one."""

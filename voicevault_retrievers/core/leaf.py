@@ -77,6 +77,13 @@ class BlockingGuard(Protocol):
         ...
 
 
+def guarding(name: str, guard: BlockingGuard | None, query: Query) -> Plan[tuple[Query, Sequence[Failure]]]:
+    """The query of a channel with what is blocked for it, and the failures; read outside an event loop."""
+    if guard is None or guard.is_done(query):
+        return query, ()
+    return (yield from off_loop(name, partial(guard, query)))
+
+
 class LeafChannel(Channel):
     """A channel that searches something itself. Subclasses implement `find`.
 
@@ -117,7 +124,7 @@ class LeafChannel(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        query, unguarded = yield from self.guarding(query)
+        query, unguarded = yield from guarding(self.name, self.guard, query)
         wordings = self._wordings(query)
         if not wordings:
             return Ranking((), tuple(unguarded))
@@ -143,12 +150,6 @@ class LeafChannel(Channel):
     def guarded(self, query: Query) -> tuple[Query, Sequence[Failure]]:
         """The query with what is blocked for it in the searched knowledge bases."""
         return (query, ()) if self.guard is None else self.guard(query)
-
-    def guarding(self, query: Query) -> Plan[tuple[Query, Sequence[Failure]]]:
-        """`guarded` outside an event loop, as it reads files."""
-        if self.guard is None or self.guard.is_done(query):
-            return query, ()
-        return (yield from off_loop(self.name, partial(self.guarded, query)))
 
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> Scan | None:
         """Like `Channel.scan`. A search passes the matches that it `found` for each wording, to reuse them."""

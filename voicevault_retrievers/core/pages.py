@@ -90,6 +90,11 @@ def first_page(metadata: Mapping[str, Any]) -> int:
     return int(counted_from_1 and not _has_file(metadata, "source"))
 
 
+def as_key(value: Any) -> Any:
+    """A value of metadata as part of a key: itself, or its repr where it may not be hashable."""
+    return value if isinstance(value, str | int | float) else repr(value)
+
+
 def value_at(data: Any, path: str) -> Any | None:
     """The value under a key or at a dotted path, in a list that of the first item with one; None for none, or ""."""
     if isinstance(data, Mapping):

@@ -15,8 +15,7 @@ from voicevault_retrievers.core.types import Failure, Query, Ranking, Scan
 from voicevault_retrievers.rerank import CrossEncoderRerank
 from voicevault_retrievers.rerank.cross_encoder import OPTIONS
 from voicevault_retrievers.rerank.scorers import shared_scorer
-from voicevault_retrievers.store.curated import CurationSource
-from voicevault_retrievers.store.live_curation import CuratedBase
+from voicevault_retrievers.store.live_curation import CuratedBase, curations_of
 
 R = TypeVar("R", bound="Remembering")
 
@@ -36,7 +35,7 @@ class RememberedBase:
 
     def curations(self) -> Sequence[CuratedBase]:
         """The base's own curations."""
-        return self._base.curations() if isinstance(self._base, CurationSource) else ()
+        return curations_of(self._base)
 
     def __getattr__(self, name: str) -> Callable[..., Channel]:
         def channel(**options: Any) -> Channel:

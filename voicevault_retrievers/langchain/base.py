@@ -305,7 +305,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         pipeline = self._unstaged()
         for stage in self._refining():
             pipeline = pipeline >> stage_of(stage)
-        pipeline = pipeline.grouping(GroupBy.of(self.group_by) or pipeline.group_by)
+        pipeline = pipeline.grouping(GroupBy.of(self.group_by))
         return pipeline if pipeline.timeout is not None or not self.stages else pipeline.within(self.timeout)
 
     def _options(self) -> list[Any]:

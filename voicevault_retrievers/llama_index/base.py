@@ -121,7 +121,7 @@ class PipelineRetriever(BaseRetriever):
         pipeline = self._unstaged()
         for part in (*self.node_postprocessors, *self.limiting):
             pipeline = pipeline >> self._stage(part)
-        pipeline = pipeline if self.group_by is None else pipeline.grouping(self.group_by)
+        pipeline = pipeline.grouping(self.group_by)
         return pipeline.within(self.timeout) if self.node_postprocessors and pipeline.timeout is None else pipeline
 
     @property

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voicevault_retrievers._support.characters import without_controls
-from voicevault_retrievers.answers.citations import without_headers
+from voicevault_retrievers.answers.source_numbers import one_line
 from voicevault_retrievers.answers.tool_input import DESCRIPTION
 from voicevault_retrievers.mcp.configuration import Offer
 from voicevault_retrievers.mcp.listing import Key
@@ -48,7 +47,7 @@ def listed(data: Documents) -> str:
     """A page of the documents as text."""
     parts = ["\n".join(_base_lines(data))]
     lines = [
-        f"- {entry.kb}: {_safe(entry.source_file or '(chunks of no file)')} ({_extent(entry)})"
+        f"- {entry.kb}: {one_line(entry.source_file or '(chunks of no file)')} ({_extent(entry)})"
         for entry in data.documents
     ]
     if lines:
@@ -59,7 +58,7 @@ def listed(data: Documents) -> str:
 def metadata(number: int, found: Mapping[str, Any]) -> str:
     """The metadata of a source on one line."""
     said = json.dumps(dict(found), ensure_ascii=False, default=str)
-    return f"Metadata of [{number}]: {_safe(said[:MOST_METADATA])}{'…' if len(said) > MOST_METADATA else ''}"
+    return f"Metadata of [{number}]: {one_line(said[:MOST_METADATA])}{'…' if len(said) > MOST_METADATA else ''}"
 
 
 def bounded(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +79,7 @@ def _base_lines(data: Documents) -> Iterator[str]:
         held = f"{_some(base.documents, 'document')}, {_some(base.chunks, 'chunk')}"
         yield f"Knowledge base {base.kb}: {held}.{about}"
         for key in base.keys:
-            yield f"  {_safe(_key(key))}"
+            yield f"  {one_line(_key(key))}"
 
 
 def _key(key: Key) -> str:
@@ -95,8 +94,3 @@ def _extent(entry: DocumentInfo) -> str:
 
 def _some(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _safe(text: str) -> str:
-    """Text from documents on one line, without anything that reads as a source."""
-    return without_headers(" ".join(without_controls(text).split()), numbered=True)

@@ -47,8 +47,8 @@ from voicevault_retrievers.pipeline.narrowed import Narrowed
 from voicevault_retrievers.rerank import GroupBy, Grouped
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.rerank.grouping import passages_of
-from voicevault_retrievers.store.curated import Curated, CurationSource
-from voicevault_retrievers.store.live_curation import blocking
+from voicevault_retrievers.store.curated import Curated
+from voicevault_retrievers.store.live_curation import CurationSource, blocking
 from voicevault_retrievers.structure.graph import GraphChannel
 
 _LOG = logging.getLogger(__name__)
@@ -217,9 +217,9 @@ class Pipeline(Batched):
         return twin
 
     def grouping(self, group_by: GroupBy | None) -> Pipeline:
-        """A copy that groups its hits."""
+        """A copy that groups its hits so; None leaves its own grouping."""
         twin = copy.copy(self)
-        twin.group_by = group_by
+        twin.group_by = group_by or self.group_by
         return twin
 
     def flaring(self, flare: Flare) -> Pipeline:

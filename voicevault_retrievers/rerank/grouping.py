@@ -14,7 +14,7 @@ from voicevault_retrievers.core.access_control import permitted
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.filters import Filter, both
-from voicevault_retrievers.core.pages import file_key_of, file_of, value_at
+from voicevault_retrievers.core.pages import as_key, file_key_of, file_of, value_at
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 
@@ -90,7 +90,7 @@ class GroupBy:
         value = file_of(metadata) if self.key == DOCUMENT else value_at(metadata, self.key)
         if value is None:
             return (hit.chunk.kb, None, hit.id)
-        return (hit.chunk.kb, type(value).__name__, value if isinstance(value, str | int | float) else repr(value))
+        return (hit.chunk.kb, type(value).__name__, as_key(value))
 
 
 def passages_of(hits: Iterable[Hit]) -> list[Hit]:

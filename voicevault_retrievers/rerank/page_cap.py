@@ -8,7 +8,7 @@ from typing import Any
 
 from voicevault_retrievers._support.checks import key_or_none, whole_or_none
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.pages import file_of, page_of
+from voicevault_retrievers.core.pages import as_key, file_of, page_of
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 
@@ -66,16 +66,12 @@ class PageCap(Stage):
         metadata = hit.chunk.metadata
         page, file = page_of(metadata, self.page_key, self.source_key), file_of(metadata, self.source_key)
         if self.max_chunks_per_page is not None and page is not None:
-            caps[("page", hit.chunk.kb, *map(_key, page))] = self.max_chunks_per_page
+            caps[("page", hit.chunk.kb, *map(as_key, page))] = self.max_chunks_per_page
         if self.max_chunks_per_document is not None and file is not None:
-            caps["file", hit.chunk.kb, _key(file)] = self.max_chunks_per_document
+            caps["file", hit.chunk.kb, as_key(file)] = self.max_chunks_per_document
         return caps
 
     def __repr__(self) -> str:
         names = ("max_chunks_per_document", "page_key", "source_key")
         given = (f", {name}={value!r}" for name in names if (value := getattr(self, name)) is not None)
         return f"PageCap({self.max_chunks_per_page}{''.join(given)})"
-
-
-def _key(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else repr(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 from voicevault_retrievers.core.access_control import unblocked
 from voicevault_retrievers.core.blocking import blocks
@@ -18,6 +18,7 @@ from voicevault_retrievers.store.live_curation import (
     STAGE,
     CuratedBase,
     CurationRules,
+    CurationSource,
     Pin,
     blocked_by,
     in_force,
@@ -26,15 +27,6 @@ from voicevault_retrievers.store.live_curation import (
 
 PINNED = "pinned"
 """The stage of the vote on a hit that is pinned."""
-
-
-@runtime_checkable
-class CurationSource(Protocol):
-    """What is searched: a knowledge base, or several."""
-
-    def curations(self) -> Sequence[CuratedBase]:
-        """The curation of each knowledge base, with its present chunks; may open a knowledge base."""
-        ...
 
 
 class Curated(Through, Over):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.blocking import Blocked, BlockedInBase
@@ -242,6 +242,20 @@ class CuratedBase(NamedTuple):
         return self.curation.rules(self.snapshot)
 
 
+@runtime_checkable
+class CurationSource(Protocol):
+    """What is searched: a knowledge base, or several."""
+
+    def curations(self) -> Sequence[CuratedBase]:
+        """The curation of each knowledge base, with its present chunks; may open a knowledge base."""
+        ...
+
+
+def curations_of(base: object) -> Sequence[CuratedBase]:
+    """The curations of what is searched; none for None and for what has no place for them."""
+    return base.curations() if isinstance(base, CurationSource) else ()
+
+
 @dataclass(frozen=True)
 class BaseGuard:
     """Adds to queries what is blocked in knowledge bases."""
@@ -314,8 +328,7 @@ def blocked_by(
 
 def always_blocked(base: object) -> Blocked:
     """What is blocked in a knowledge base for every question; nothing for None and for what has no curation."""
-    found: Sequence[CuratedBase] = base.curations() if hasattr(base, "curations") else ()
-    return blocking(Query(""), found)[0].blocked or Blocked()
+    return blocking(Query(""), curations_of(base))[0].blocked or Blocked()
 
 
 def of_document(name: str) -> Filter:

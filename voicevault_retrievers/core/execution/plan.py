@@ -133,8 +133,7 @@ def converting(function: Callable[[], T], count: int) -> Plan[T]:
 
 def in_thread(name: str, function: Callable[[], T], *, inline: bool = False) -> Plan[T]:
     """The value of a function that runs outside the event loop, unless it is short (`inline`)."""
-    (outcome,) = yield (Call(name, function, inline=inline),)
-    returned: T = value_of(outcome)
+    returned: T = yield from _value(Call(name, function, inline=inline))
     return returned
 
 
@@ -142,9 +141,13 @@ def off_loop(name: str, function: Callable[[], T]) -> Plan[T]:
     """The value of a function that reads a local file or two: called at once, but outside a running event loop."""
     if not _on_loop():
         return function()
-    (outcome,) = yield (Call(name, function, local=True, computes=True, silent=True),)
-    returned: T = value_of(outcome)
+    returned: T = yield from _value(Call(name, function, local=True, computes=True, silent=True))
     return returned
+
+
+def _value(call: Call) -> Plan[Any]:
+    (outcome,) = yield (call,)
+    return value_of(outcome)
 
 
 def _on_loop() -> bool:

@@ -57,9 +57,7 @@ LONGEST_QUERY = 4000
 """The number of words of a query that is not repeated further for finer weights."""
 
 _PLAIN = re.compile("[a-z]+")
-_DIGITS = "0123456789abcdef"
-_NIBBLES = str.maketrans(_DIGITS, "abcdefghijklmnop")
-_DIGITS_OF = str.maketrans("abcdefghijklmnop", _DIGITS)
+_NIBBLES = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 
 THERE = """
 SELECT
@@ -215,13 +213,6 @@ def encoded(term: str) -> str:
     if len(key) > LONGEST_TERM:
         return f"d{hashlib.blake2b(key, digest_size=32).hexdigest().translate(_NIBBLES)}"
     return f"h{key.hex().translate(_NIBBLES)}"
-
-
-def decoded(word: str) -> str | None:
-    """The term of a word, as `texts.escaped` writes it; None for an overlong one."""
-    if word[0] == "d":
-        return None
-    return word[1:] if word[0] == "w" else bytes.fromhex(word[1:].translate(_DIGITS_OF)).decode()
 
 
 def word_rows(terms: Mapping[str, int], words: dict[str, str]) -> Iterator[str]:

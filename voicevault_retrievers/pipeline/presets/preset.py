@@ -41,7 +41,7 @@ from voicevault_retrievers.pipeline.presets.sections import (
 from voicevault_retrievers.pipeline.presets.stages import Awaiting, PresetContext, confidence, stage, threshold
 from voicevault_retrievers.rerank import CrossEncoderRerank, GroupBy, LLMRerank, PageCap
 from voicevault_retrievers.rerank.calibration import Confidence, Threshold, any_hit
-from voicevault_retrievers.store.curated import CurationSource
+from voicevault_retrievers.store.live_curation import CurationSource
 from voicevault_retrievers.structure import parent_store
 from voicevault_retrievers.structure.graph import GraphStore
 from voicevault_retrievers.structure.parents import Parents

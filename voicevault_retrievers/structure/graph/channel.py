@@ -13,7 +13,7 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter
-from voicevault_retrievers.core.leaf import LeafChannel, Match
+from voicevault_retrievers.core.leaf import LeafChannel, Match, guarding
 from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
 from voicevault_retrievers.structure.graph.embedded import EmbeddedGraph
@@ -107,7 +107,7 @@ class GraphChannel(LeafChannel):
             return None
 
     def _direct_plan(self, query: Query) -> Plan[dict[str, Any] | None]:
-        query, _ = yield from self.guarding(query)
+        query, _ = yield from guarding(self.name, self.guard, query)
         call = Call(
             self.name,
             partial(self._direct, query),

@@ -10,9 +10,9 @@ from typing import Any
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.core.blocking import blocks
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel
-from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop, value_of
+from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.core.filters import compile_filter, scope
-from voicevault_retrievers.core.leaf import BlockingGuard
+from voicevault_retrievers.core.leaf import BlockingGuard, guarding
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Scan, Vote, ranked
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.structure.questions.records import (
@@ -77,9 +77,7 @@ class QuestionChannel(Channel):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        unguarded: Sequence[Failure] = ()
-        if self.guard is not None and not self.guard.is_done(query):
-            query, unguarded = yield from off_loop(self.name, partial(self.guard, query))
+        query, unguarded = yield from guarding(self.name, self.guard, query)
         asked = yield from self._asked(query)
         ask = max(self.questions, k)
         ranking = yield from self._found(query, asked, ask)

@@ -17,7 +17,7 @@ from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmbedder, chunks_of, mixed
 from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
-from voicevault_retrievers.testing.suite import AUTO, EXACT, FLOAT, Filled, Suite, fill, turned
+from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
 
 FORMULAS = [Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson(), ATIRE(), BM25L(), BM25Plus()]
 ALL = 1000
@@ -246,7 +246,7 @@ class KeywordSuite(Suite):
             wrong = {
                 one: (found[one], listed[one])
                 for one in found
-                if one in listed and not near(found[one], listed[one] or 0, EXACT if exact else FLOAT)
+                if one in listed and not near(found[one], listed[one] or 0, self.score_tolerance)
             }
             that(not wrong, f"(scores, search) of {query!r} differ: {wrong}")
 

@@ -33,7 +33,7 @@ class Shelf:
 class MemoryEngine(Engine):
     """Collections in a dict that is given; what it is asked are functions."""
 
-    capabilities = Capabilities(exact_keywords=True, exact_vectors=True, atomic=True, native_async=False)
+    capabilities = Capabilities(exact_vectors=True, atomic=True, native_async=False)
 
     def __init__(self, name: str, *, shelves: dict[str, Shelf], **options: Any) -> None:
         super().__init__(name, **options)

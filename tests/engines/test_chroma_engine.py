@@ -162,7 +162,7 @@ def test_keywords_score_as_in_a_knowledge_base(make: Make, tmp_path: Path, formu
     chunks = [*some(60), Chunk("none", "")]
     engine.upsert(chunks)
     kb = base(tmp_path, chunks)
-    for statistics in ("collection", "filtered"):
+    for statistics in ("exact", "filtered"):
         ours, theirs = (one.bm25(formula=formula, statistics=statistics) for one in (kb, engine))
         for text in ("pump", "the oil pump pump", "rotor und turbine", "nothing", ""):
             for where, require in ((None, None), ({"file_id": "f1"}, None), (None, {"page": {"$gte": 9}})):

@@ -50,7 +50,7 @@ def make(address: str) -> Iterator[Any]:
 
 
 FORMULAS = [Lucene(), Robertson(), ATIRE(), Okapi(), BM25L(), BM25Plus(), Lucene(k1=0.9, b=0.4)]
-SCORING = [*((formula, "collection") for formula in FORMULAS), (Lucene(), "filtered"), (Okapi(), "filtered")]
+SCORING = [*((formula, "exact") for formula in FORMULAS), (Lucene(), "filtered"), (Okapi(), "filtered")]
 
 
 @pytest.fixture(scope="module", params=["auto", "de"])

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from tests.engines.engines import SYSTEMS, TextSearchServer, running
 from tests.engines.postgres_servers import EMBEDDER, QUERIES, check_statistics, grown
 from voicevault_retrievers.core.types import Chunk, Query, Variant
+from voicevault_retrievers.engines.channels import EngineBM25
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.formulas import Lucene
+from voicevault_retrievers.lexical.statistics import Statistics
 from voicevault_retrievers.text import Analyzer
 from voicevault_retrievers.text.languages import LANGUAGES
 
@@ -32,13 +34,32 @@ RIGHTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+class Searched(PostgresEngine):
+    """A collection whose channels have these statistics by default."""
+
+    def __init__(self, *arguments: Any, statistics: Statistics | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.statistics = statistics
+
+    def bm25(self, **options: Any) -> EngineBM25:
+        return super().bm25(**{"statistics": self.statistics, **options})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def indexed_at_once() -> Iterator[None]:
+    """Small collections have an index too, so that few chunks can test it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyword_search, "INDEXED_FROM", 1)
+        yield
+
+
 @pytest.fixture
 def make(text_search: str) -> Iterator[Any]:
-    made: list[PostgresEngine] = []
+    made: list[Searched] = []
 
-    def making(name: str = "", **options: Any) -> PostgresEngine:
+    def making(name: str = "", **options: Any) -> Searched:
         given = {"embedder": EMBEDDER, "statistics": "engine", **options}
-        made.append(PostgresEngine(name or f"b{next(NUMBER)}", text_search, **given))
+        made.append(Searched(name or f"b{next(NUMBER)}", text_search, **given))
         return made[-1]
 
     yield making
@@ -51,8 +72,8 @@ def pair(request: Any, text_search: str) -> Iterator[tuple[PostgresEngine, Postg
     """One collection by the index and by its postings, after updates and deletes; its names need quoting."""
     options: dict[str, Any] = {"embedder": EMBEDDER, "schema": "od' \"d", "analyzer": Analyzer(request.param)}
     name = f"Größe '{request.param}'"
-    engine = PostgresEngine(name, text_search, statistics="engine", **options)
-    exact = PostgresEngine(name, text_search, statistics="exact", **options)
+    engine = Searched(name, text_search, statistics="engine", **options)
+    exact = Searched(name, text_search, statistics="exact", **options)
     chunks = grown(300)
     engine.upsert(chunks)
     exact.upsert([Chunk(c.id, c.text + " valve oil", metadata={**c.metadata, "new": True}) for c in chunks[40:60]])
@@ -187,8 +208,8 @@ def test_weights_of_words_and_their_repeats(pair: Any) -> None:
 
 def test_hidden_chunks_are_not_counted_unless_asked_for(make: Any) -> None:
     engine = make(statistics=None)
-    engine.upsert(grown(keyword_search.INDEXED_FROM))
-    assert not engine.capabilities.exact_keywords
+    engine.upsert(grown(1000))
+    assert engine.capabilities.engine_statistics
     exact, named = make(engine.name, statistics="exact"), make(engine.name)
     chunks = {c.id: c for c in exact}
     for text in filter(None, QUERIES):
@@ -203,7 +224,7 @@ def test_hidden_chunks_are_not_counted_unless_asked_for(make: Any) -> None:
 
 def test_row_level_security_hides_chunks_and_their_counts(make: Any, text_search: str) -> None:
     owner = make(statistics=None)
-    owner.upsert(grown(keyword_search.INDEXED_FROM))
+    owner.upsert(grown(1000))
     with psycopg.connect(text_search) as connection:
         connection.execute("CREATE ROLE a LOGIN")
         connection.execute(
@@ -214,7 +235,7 @@ def test_row_level_security_hides_chunks_and_their_counts(make: Any, text_search
     before = reader.bm25().search("pump", 5)
     assert before.hits == owner.bm25().search("pump", 5).hits
     owner.enable_access("owner", roles=["a"])
-    named = PostgresEngine(owner.name, as_a, embedder=EMBEDDER, statistics="engine")
+    named = Searched(owner.name, as_a, embedder=EMBEDDER, statistics="engine")
     ids = [chunk.id for chunk in owner]
     for text in filter(None, QUERIES):  # the reader does not know yet
         for query in (Query(text), Query(text, where={"page": {"$gte": 50}})):
@@ -245,7 +266,7 @@ def check_index(engine: PostgresEngine) -> None:
     """
     with psycopg.connect(engine._dsn) as connection:
         assert connection.execute(psycopg.sql.SQL(text).format(**name)).fetchall() == []
-    exact = PostgresEngine(engine.name, engine._dsn, embedder=EMBEDDER, statistics="exact")
+    exact = Searched(engine.name, engine._dsn, embedder=EMBEDDER, statistics="exact")
     for text in ("pump", "valve oil"):
         expected = exact.bm25().search(text, 5000)
         for k in (len(expected), len(expected) // 2):
@@ -307,7 +328,7 @@ def test_eight_threads_lose_nothing(make: Any) -> None:
 def test_a_server_that_is_killed_keeps_what_the_index_has() -> None:
     SYSTEMS["postgres-bm25"].skip()
     with running(TextSearchServer) as server:
-        engine = PostgresEngine("killed", server.database(), embedder=EMBEDDER, statistics="engine")
+        engine = Searched("killed", server.database(), embedder=EMBEDDER, statistics="engine")
         chunks = grown(3000)
         engine.upsert(chunks[:2000])
         engine.upsert(chunks[2000:])  # these are in the memory of the index
@@ -340,14 +361,16 @@ def test_what_the_index_cannot_score_is_refused_or_counted(make: Any) -> None:
     narrow = [one.bm25(statistics="filtered").search(query, 9).hits for one in both]
     assert narrow[0] == narrow[1]
     with pytest.raises(ConfigError, match="unknown statistics"):
-        make(statistics="server")
+        make().bm25(statistics="server")
 
 
-def test_a_collection_without_an_index_is_counted(make: Any) -> None:
+def test_a_collection_made_before_the_extension_is_counted(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = make(statistics="exact")
-    exact.upsert(grown())
+    with monkeypatch.context() as patch:
+        patch.setattr(bm25_index, "with_option", lambda recipe, formula: recipe)
+        exact.upsert(grown())
     default, named = make(exact.name, statistics=None), make(exact.name)
-    assert default.capabilities.exact_keywords
+    assert not default.capabilities.engine_statistics
     assert default.bm25().search("pump", 9).hits == exact.bm25().search("pump", 9).hits
     with pytest.raises(ConfigError, match="copy it into a new one"):
         named.bm25().search("pump", 9)
@@ -355,11 +378,9 @@ def test_a_collection_without_an_index_is_counted(make: Any) -> None:
 
 def test_a_server_without_the_extension_is_refused_by_name_only(address: str) -> None:
     default = PostgresEngine("plain", address, embedder=EMBEDDER)
-    named = PostgresEngine("plain", address, embedder=EMBEDDER, statistics="engine")
-    with pytest.raises(ConfigError, match="CREATE EXTENSION pg_textsearch"):
-        named.upsert(grown(1))
+    named = Searched("plain", address, embedder=EMBEDDER, statistics="engine")
     assert default.upsert(grown()).added == len(grown())
-    assert default.capabilities.exact_keywords
+    assert not default.capabilities.engine_statistics
     with pytest.raises(ConfigError, match="shared_preload_libraries"):
         named.bm25().search("pump", 3)
     assert default.bm25().search("pump", 3).ids

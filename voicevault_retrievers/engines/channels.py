@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Compute, Steps
@@ -16,12 +16,13 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
-from voicevault_retrievers.errors import ConfigError, NotIndexedError, unknown
+from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, words_in
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.lexical.reading import Fuzzy, fuzzy_of
+from voicevault_retrievers.lexical.statistics import Statistics, statistics_of
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import QueryTerm, untagged
 
@@ -117,8 +118,9 @@ class EngineScan:
 class EngineBM25(EngineLeaf[SearchedEngine]):
     """Keyword search in an engine; scores are BM25's, higher is better.
 
-    `formula`, `statistics`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that does not support a
-    formula raises ConfigError at the search. Access rights (`require`) also restrict the statistics.
+    `formula`, `exclude_nonpositive` and `plain_words` are as of `BM25`; an engine that does not support a formula
+    raises ConfigError at the search. `statistics` is one of `lexical.statistics.Statistics`. By default the engine's
+    own serve where it keeps some, except under access rights (`require`): there the permitted chunks are counted.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         engine: SearchedEngine,
         *,
         formula: Formula | str = "lucene",
-        statistics: Literal["collection", "filtered"] = "collection",
+        statistics: Statistics | None = None,
         exclude_nonpositive: bool = False,
         operators: bool = False,
         fuzzy: bool | Fuzzy = False,
@@ -135,8 +137,6 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         name: str = "bm25",
     ) -> None:
         super().__init__(engine, name, "keyword", timeout=timeout)
-        if statistics not in ("collection", "filtered"):
-            raise unknown("statistics", statistics, ("collection", "filtered"))
         if flag("operators", operators):
             raise ConfigError("operators in queries are for knowledge bases: an engine does not read them")
         if fuzzy_of(fuzzy):
@@ -144,7 +144,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
                 "fuzzy is for knowledge bases: an engine does not list its terms; correct words with SpellingExpansion"
             )
         self.formula = formula_of(formula)
-        self.statistics = statistics
+        self.statistics = statistics_of(statistics, engine=True)
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
@@ -191,7 +191,7 @@ class AskedWording:
             channel.formula,
             query.where,
             query.require,
-            channel.statistics == "filtered",
+            channel.statistics,
             channel.exclude_nonpositive,
         )
 

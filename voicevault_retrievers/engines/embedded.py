@@ -25,7 +25,7 @@ from voicevault_retrievers.store.names import locate, vacant
 class EmbeddedEngine(Engine):
     """The knowledge base of this name under `root` (or at a path) as an engine; see `Engine`."""
 
-    capabilities = Capabilities(exact_keywords=True, exact_vectors=True, atomic=True, native_async=False)
+    capabilities = Capabilities(exact_vectors=True, atomic=True, native_async=False)
 
     def __init__(self, name: str, *, root: Path | str | None = None, **options: Any) -> None:
         super().__init__(name, **options)

@@ -182,22 +182,19 @@ class Engine(WritableEngine, HybridSearch):
         """The chunks with a term of the query that `asked` makes of analyzer and tags; none without a collection."""
         if not (yield from self._ready()):
             return ()
-        tags = yield from self._tags(require)
-        return (yield from self._keywords(asked(self._present(), tags), k))
+        return (yield from self._keywords((yield from self._wanted(asked, require)), k))
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
         """The keyword scores of given chunks, as of `keywords`."""
         if not ids or not (yield from self._ready()):
             return {}
-        tags = yield from self._tags(require)
-        return (yield from self._keyword_scores(asked(self._present(), tags), ids))
+        return (yield from self._keyword_scores((yield from self._wanted(asked, require)), ids))
 
     def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]:
         """The parts of a chunk's keyword score; none where `keywords` would not find the chunk."""
         if not (yield from self._ready()):
             return []
-        tags = yield from self._tags(require)
-        wanted = asked(self._present(), tags)
+        wanted = yield from self._wanted(asked, require)
         chunk = (yield from self._get([chunk_id], False)).get(chunk_id)
         if chunk is None or not compile_filter(wanted.passing)(chunk.metadata):
             return []
@@ -207,8 +204,22 @@ class Engine(WritableEngine, HybridSearch):
         """The share of the query's terms that some chunk has; None for no terms, or where it is not reported."""
         if not (yield from self._ready()):
             return None
+        return (yield from self._coverage((yield from self._wanted(asked, require))))
+
+    def _wanted(self, asked: Asked, require: Filter | None) -> Steps[Keywords]:
+        """The keyword query; ConfigError for statistics that the engine does not keep."""
         tags = yield from self._tags(require)
-        return (yield from self._coverage(asked(self._present(), tags)))
+        wanted = asked(self._present(), tags)
+        if wanted.statistics == "engine":
+            self._check_statistics(wanted)
+        return wanted
+
+    def _check_statistics(self, asked: Keywords) -> None:
+        """Raises ConfigError where the engine's own statistics are asked for by name and cannot serve the query."""
+        if not self.capabilities.engine_statistics:
+            raise ConfigError(
+                f'statistics="engine": a {type(self).__name__} keeps no statistics of its own: search with "exact"'
+            )
 
     def _coverage(self, asked: Keywords) -> Steps[float | None]:
         """As `keyword_coverage`."""

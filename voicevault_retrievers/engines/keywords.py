@@ -12,21 +12,22 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.index import TermScore
+from voicevault_retrievers.lexical.statistics import Statistics, counting_of
 from voicevault_retrievers.lexical.weighted_query import Forms
 
 
 class Keywords(NamedTuple):
     """A keyword query: the forms of each term, and how often the query has the term.
 
-    A chunk has a term in at most one form. `where` restricts the hits, `require` also the statistics; with `filtered`,
-    `where` restricts the statistics too. `positive` drops hits with scores of 0 or less.
+    A chunk has a term in at most one form. `where` and `require` restrict the hits; `statistics` says what counts.
+    `positive` drops hits with scores of 0 or less.
     """
 
     terms: Mapping[Forms, float]
     formula: Formula = Lucene()
     where: Filter | None = None
     require: Filter | None = None
-    filtered: bool = False
+    statistics: Statistics | None = None
     positive: bool = False
 
     @property
@@ -42,7 +43,17 @@ class Keywords(NamedTuple):
     @property
     def counting(self) -> Filter | None:
         """The filter on the chunks counted in the statistics; None for all chunks."""
-        return self.passing if self.filtered else self.require
+        return None if self.statistics == "engine" else counting_of(self.where, self.require, self.filtered)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether the statistics count only what passes `where` too."""
+        return self.statistics == "filtered"
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether the engine's own statistics serve: asked for by name, or by default without access rights."""
+        return self.statistics == "engine" or (self.statistics is None and self.require is None)
 
 
 @dataclass(frozen=True)

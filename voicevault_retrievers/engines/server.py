@@ -26,16 +26,16 @@ from voicevault_retrievers.store.codec import Limits
 class Capabilities:
     """How far an engine behaves like a knowledge base.
 
-    `exact_keywords`: BM25 scores equal those of a knowledge base of the same chunks, but for rounding. `exact_vectors`:
-    no near neighbour is missed. `atomic`: a batch is written completely or not at all. `native_async`: the event loop
-    waits for the server itself, without a thread. `server_fusion`: one request can search and fuse.
+    `exact_vectors`: no near neighbour is missed. `atomic`: a batch is written completely or not at all. `native_async`:
+    the event loop waits for the server itself, without a thread. `server_fusion`: one request can search and fuse.
+    `engine_statistics`: the engine keeps statistics of its own, by which BM25 scores approximately by default.
     """
 
-    exact_keywords: bool
     exact_vectors: bool
     atomic: bool
     native_async: bool
     server_fusion: bool = False
+    engine_statistics: bool = False
 
 
 @dataclass(frozen=True, eq=False)

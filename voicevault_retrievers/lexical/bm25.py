@@ -18,9 +18,10 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, PlainWords, Tokenizer, analyse, query_terms
 from voicevault_retrievers.lexical.expansion_notes import Noted, expansion_notes
 from voicevault_retrievers.lexical.formulas import FORMULAS, BM25Plus, Formula, Okapi, RankBM25L
-from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.reading import Fuzzy, QueryReader, QueryReading, fuzzy_of
 from voicevault_retrievers.lexical.search_result import Scored
+from voicevault_retrievers.lexical.statistics import Statistics, counting_of, statistics_of
 from voicevault_retrievers.text import Analyzed, Analyzer, untagged
 
 GROWTH = 4
@@ -95,9 +96,8 @@ class BM25(LeafChannel):
     """BM25 over an index. A chunk is found when it shares a term with the query, whatever its score.
 
     Scores are 0 or more for most formulas, unbounded, higher is better. `analyzer` must be the one that the index was
-    built with. With `statistics` "filtered", document frequencies and lengths count only chunks that pass
-    `Query.where`; they always count only chunks that pass `Query.require`. `exclude_nonpositive` drops matches that
-    score 0 or less.
+    built with. `statistics` "filtered" counts document frequencies and lengths over the chunks that pass `Query.where`;
+    they always count only chunks that pass `Query.require`. `exclude_nonpositive` drops matches that score 0 or less.
 
     With `plain_words`, the first search of an index of stems logs a warning.
 
@@ -119,7 +119,7 @@ class BM25(LeafChannel):
         analyzer: AnyAnalyzer | None = None,
         *,
         formula: Formula | str = "lucene",
-        statistics: str = "collection",
+        statistics: Statistics | None = None,
         exclude_nonpositive: bool = False,
         operators: bool = False,
         fuzzy: bool | Fuzzy = False,
@@ -128,13 +128,11 @@ class BM25(LeafChannel):
         name: str = "bm25",
     ) -> None:
         super().__init__(name, "keyword", timeout=timeout)
-        if statistics not in ("collection", "filtered"):
-            raise unknown("statistics", statistics, ("collection", "filtered"))
         self._held = Held(index)
         self._writing = Mutex()
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = formula_of(formula)
-        self.statistics = statistics
+        self.statistics = statistics_of(statistics, engine=False)
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.operators = flag("operators", operators)
         self.fuzzy = fuzzy_of(fuzzy)

@@ -30,9 +30,9 @@ from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical import builder
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer, analyse, weighed_terms
 from voicevault_retrievers.lexical.formulas import Floats, Lucene
-from voicevault_retrievers.lexical.index import counting_of
 from voicevault_retrievers.lexical.postings import Postings, Unsigned
 from voicevault_retrievers.lexical.segment import IndexSegment
+from voicevault_retrievers.lexical.statistics import Statistics, counting_of, statistics_of
 from voicevault_retrievers.text import Analyzer, QueryTerm, untagged
 from voicevault_retrievers.text.analyzed_texts import tags_of
 
@@ -116,18 +116,16 @@ class BM25F(LeafChannel):
         analyzer: AnyAnalyzer | None = None,
         *,
         k1: float = 1.2,
-        statistics: str = "collection",
+        statistics: Statistics | None = None,
         timeout: float | None = None,
         name: str = "bm25f",
     ) -> None:
         super().__init__(name, "keyword", timeout=timeout)
-        if statistics not in ("collection", "filtered"):
-            raise unknown("statistics", statistics, ("collection", "filtered"))
         self.rows = rows
         self.fields = tuple(fields)
         self.analyzer = Analyzer() if analyzer is None else analyzer
         self.formula = Lucene(k1)
-        self.statistics = statistics
+        self.statistics = statistics_of(statistics, engine=False)
         self._segments = [IndexSegment(rows, field.postings) for field in self.fields]
 
     @classmethod

@@ -29,6 +29,7 @@ from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.searching import Searcher, spread
 from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
+from voicevault_retrievers.lexical.statistics import counting_of
 from voicevault_retrievers.lexical.vectorised import FoundRows
 from voicevault_retrievers.lexical.weighted_query import (
     Forms,
@@ -341,11 +342,6 @@ def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found
         return Scored(segment.rows.chunks[places[at]], float(found.scores[at]), frequencies, asked.terms)
 
     return Listing([segment.rows.ids[at] for at in places], found.scores, scored)
-
-
-def counting_of(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:
-    """The filter of the chunks that count in the statistics; None for all."""
-    return both(require, where) if filtered else require
 
 
 def _postings(analyzed: Analyzed, backend: str) -> Postings:

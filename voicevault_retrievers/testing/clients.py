@@ -17,6 +17,7 @@ from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.server import WriteCounts
 from voicevault_retrievers.errors import RetrievalError
+from voicevault_retrievers.lexical.statistics import Statistics
 from voicevault_retrievers.store import KnowledgeBase
 
 Connect: TypeAlias = Callable[..., Engine]
@@ -69,8 +70,8 @@ class CollectionClient:
         found: Ranking = self._do("hybrid_search", query, k)
         return found
 
-    def bm25(self, query: str | Query, k: int, **options: Any) -> Ranking:
-        return self.search(self.engine.bm25(**options), query, k)
+    def bm25(self, query: str | Query, k: int, *, statistics: Statistics | None = "exact", **options: Any) -> Ranking:
+        return self.search(self.engine.bm25(statistics=statistics, **options), query, k)
 
     def dense(self, query: str | Query, k: int) -> Ranking:
         return self.search(self.engine.dense(), query, k)

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Variant
 from voicevault_retrievers.engines.engine import Engine
@@ -86,8 +84,7 @@ class TogetherSuite(Suite):
 
     def agrees(self, client: CollectionClient, expected: Ranking, what: str) -> None:
         found = client.bm25("leaking valves", 1000)
-        if client.engine.capabilities.exact_keywords:
-            that(not (said := differences(found, expected, EXACT)), f"{what}: {said}")
+        that(not (said := differences(found, expected, EXACT)), f"{what}: {said}")
         equal(sorted(found.ids), sorted(expected.ids), f"{what}: ids")
 
     def test_sync_equals_async(self, collections: Collections, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,7 +93,7 @@ class TogetherSuite(Suite):
         for query in (
             *MIXED,
             Query("pump", where={"page": 1}),
-            *([Query("pump", require={"even": True})] if client.engine.capabilities.exact_keywords else []),
+            Query("pump", require={"even": True}),
             Query("Ventile", variants=(Variant("pump", 0.7),)),
         ):
             for name in ("bm25", "dense", "hybrid"):
@@ -105,7 +102,7 @@ class TogetherSuite(Suite):
                     other,
                     one,
                     f"{name}, async beside sync, of {query!r}",
-                    EXACT if name == "bm25" and client.engine.capabilities.exact_keywords else FLOAT,
+                    EXACT if name == "bm25" else FLOAT,
                 )
         ids = [chunk.id for chunk in chunks]
         equal(sync.get(ids), later.get(ids), "get")
@@ -132,8 +129,6 @@ class TogetherSuite(Suite):
 
     def test_a_preset_searches_it(self, collections: Collections) -> None:
         client, base, _ = fill(collections, mixed(60))
-        if not client.engine.capabilities.exact_keywords:
-            pytest.skip("the preset's formula is for engines with exact keywords")
         preset = load_preset("voicevault").with_stages(())
         for query in MIXED:
             found, expected = preset.over(client.engine).search(query), preset.over(base).search(query)
@@ -141,7 +136,7 @@ class TogetherSuite(Suite):
             if client.loop is not None:
                 later = client.loop.run_until_complete(preset.over(client.engine).asearch(query))
                 equal(scored(later.ranking), scored(found.ranking), f"async beside sync of {query!r}")
-            if client.engine.capabilities.exact_keywords and client.engine.capabilities.exact_vectors:
+            if client.engine.capabilities.exact_vectors:
                 alike(found.ranking, expected.ranking, f"{query!r}, beside a knowledge base", COSINE)
             equal(found.context.text != "", True, f"context of {query!r}")
 

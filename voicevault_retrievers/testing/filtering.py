@@ -10,7 +10,6 @@ import pytest
 
 from voicevault_retrievers.core.filters import compile_filter, says_nothing, scope
 from voicevault_retrievers.core.types import Query, Ranking
-from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import WordEmbedder, described, mixed
 from voicevault_retrievers.testing.expect import differences, equal, that
@@ -51,16 +50,8 @@ class Filters(Suite):
             query = Query(TEXT, where=where) if kind == "where" else Query(TEXT, require=where)
             for k in (5, 2 * len(chunks)):
                 expected = getattr(base, channel)().search(query, k)
-                try:
-                    found = getattr(client, channel)(query, k)
-                except FilterNotSupportedError:
-                    if kind == "where" or channel == "dense" or client.engine.capabilities.exact_keywords:
-                        raise
-                    continue
-                tolerance = (
-                    COSINE if channel == "dense" else EXACT if client.engine.capabilities.exact_keywords else None
-                )
-                if said := compared(found, expected, k, tolerance):
+                found = getattr(client, channel)(query, k)
+                if said := compared(found, expected, k, COSINE if channel == "dense" else EXACT):
                     wrong[f"{where!r:.200}, k={k}"] = said
         that(
             not wrong, f"{len(wrong)} filters differ: " + "; ".join(f"{where}: {said}" for where, said in wrong.items())
@@ -83,13 +74,8 @@ class Filters(Suite):
                 self.as_if_alone(client, both, permitted.bm25().search(Query(text, where=where), 1000), "bm25")
 
     def as_if_alone(self, client: CollectionClient, query: Query, expected: Ranking, channel: str) -> None:
-        try:
-            found: Ranking = getattr(client, channel)(query, 1000)
-        except FilterNotSupportedError as error:
-            that(not client.engine.capabilities.exact_keywords and channel == "bm25", f"{channel}: {error}")
-            return
-        tolerance = COSINE if channel == "dense" else EXACT if client.engine.capabilities.exact_keywords else None
-        said = compared(found, expected, 1000, tolerance)
+        found: Ranking = getattr(client, channel)(query, 1000)
+        said = compared(found, expected, 1000, COSINE if channel == "dense" else EXACT)
         that(not said, f"{channel} under {query.require!r}, of {query.text!r}: {said}")
 
     def test_scores_of_given_chunks_pass_too(self, plain: Filled) -> None:
@@ -99,11 +85,7 @@ class Filters(Suite):
             query = Query("leaking valves", require=rights)
             for channel in ("bm25", "dense"):
                 expected = getattr(base, channel)().scores(query, ids)
-                try:
-                    found = getattr(client.engine, channel)().scores(query, ids)
-                except FilterNotSupportedError:
-                    that(not client.engine.capabilities.exact_keywords and channel == "bm25", f"{channel} {rights!r}")
-                    continue
+                found = getattr(client.engine, channel)().scores(query, ids)
                 equal(sorted(found), sorted(expected), f"{channel}: ids with a score under {rights!r}")
 
     def test_delete_by_filters_and_put_in_again(self, collections: Collections) -> None:
@@ -117,17 +99,13 @@ class Filters(Suite):
             client.upsert(there)
         equal(client.ids(), [chunk.id for chunk in chunks], "ids after all were put in again")
         found, expected = client.bm25(TEXT, 1000), base.bm25().search(TEXT, 1000)
-        that(not compared(found, expected, 1000, None), "bm25 after all were deleted and put in again")
+        that(not compared(found, expected, 1000, EXACT), "bm25 after all were deleted and put in again")
 
 
-def compared(found: Ranking, expected: Ranking, k: int, tolerance: float | None) -> str:
-    """How two rankings differ, by ids alone without a tolerance; near ties at the boundary k may change places."""
+def compared(found: Ranking, expected: Ranking, k: int, tolerance: float) -> str:
+    """How two rankings differ; near ties at the boundary k may change places."""
     if found.errors:
         return f"{found.errors}"
-    if tolerance is None:
-        if len(found) != len(expected):
-            return f"{len(found)} found, expected {len(expected)}"
-        return "" if len(found) == k or set(found.ids) == set(expected.ids) else f"{found.ids}, expected {expected.ids}"
     if len(found) == len(expected) == k:
         scores = [(one.score or 0.0, other.score or 0.0) for one, other in zip(found, expected, strict=True)]
         return "" if all(abs(a - b) <= tolerance for a, b in scores) else f"(score, expected) {scores}"

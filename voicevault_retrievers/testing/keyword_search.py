@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from voicevault_retrievers.core.types import Chunk, Query, Variant
-from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
@@ -55,15 +55,20 @@ class KeywordSuite(Suite):
         for k in (10, ALL):
             found, expected = client.bm25(query, k, **options), base.bm25(**options).search(query, k)
             falling(found, what)
-            if client.engine.capabilities.exact_keywords:
-                alike(found, expected, f"{what}, k={k}", EXACT)
+            alike(found, expected, f"{what}, k={k}", EXACT)
+            if "statistics" in options:
+                continue
+            by_engine = client.bm25(query, k, statistics=None, **options)
+            falling(by_engine, f"{what}, by default")
+            if not client.engine.capabilities.engine_statistics:
+                alike(by_engine, expected, f"{what}, by default, k={k}", EXACT)
             elif k == ALL:
-                equal(sorted(found.ids), sorted(expected.ids), f"{what}: ids that share a term")
-                tau = kendall(found.ids, expected.ids)
+                equal(sorted(by_engine.ids), sorted(expected.ids), f"{what}: ids that share a term")
+                tau = kendall(by_engine.ids, expected.ids)
                 record("kendall_tau", tau)
                 that(tau >= self.tau, f"{what}: Kendall's tau {tau:.3f}, at least {self.tau}")
             else:
-                that(len(found) == len(expected), f"{what}: {len(found)} found, expected {len(expected)}")
+                that(len(by_engine) == len(expected), f"{what}: {len(by_engine)} found, expected {len(expected)}")
         words = {hit.id: hit.votes[0].terms for hit in base.bm25(**options).search(query, ALL)}
         if isinstance(query, str):
             equal({hit.id: hit.votes[0].terms for hit in found}, words, f"{what}: matched words")
@@ -93,16 +98,12 @@ class KeywordSuite(Suite):
     @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
     def test_an_explanation_has_the_parts_of_a_knowledge_bases(self, words: Filled, formula: Formula) -> None:
         client, base, _ = turned(words, None)
-        if not client.engine.capabilities.exact_keywords:
-            with pytest.raises(ConfigError):
-                client.engine.bm25().explain("pump", base.ids()[0])
-            return
         seen = {"even": True}
         asked: list[tuple[str | Query, str]] = [
-            ("pump", "collection"),
-            ("the station pump pump", "collection"),
-            (" ".join(MIXED), "collection"),
-            (Query("pump station", require=seen), "collection"),
+            ("pump", "exact"),
+            ("the station pump pump", "exact"),
+            (" ".join(MIXED), "exact"),
+            (Query("pump station", require=seen), "exact"),
             (Query("pump station", where={"page": {"$lt": 4}}, require=seen), "filtered"),
         ]
         for query, statistics in asked:
@@ -158,8 +159,7 @@ class KeywordSuite(Suite):
         english = [Chunk(f"e{at}", text, None, {"l": "en"}) for at, text in enumerate(texts)]
         client, base, _ = fill(collections, [*english, *german])
         words = ["die", "war", "die pump", "war pump", "C++ c", "la pump", "de pump"]
-        rights = [{"l": "en"}, {"l": "de"}] if client.engine.capabilities.exact_keywords else []
-        for require in (None, *rights):
+        for require in (None, {"l": "en"}, {"l": "de"}):
             for word in words:
                 self.same_scores(client, base, Query(word, require=require), record_property)
         client.delete(where={"l": "de"})
@@ -180,12 +180,7 @@ class KeywordSuite(Suite):
         both.upsert([*english, *hidden])
         for word in (*words, *(word.upper() for word in words), *(f"{word} pump" for word in words)):
             query = Query(word, require=seen)
-            try:
-                found = both.bm25(query, 9)
-            except FilterNotSupportedError:
-                if both.engine.capabilities.exact_keywords:
-                    raise
-                continue
+            found = both.bm25(query, 9)
             for name, expected in (
                 ("the same chunks, all seen", alone.client.bm25(query, 9)),
                 ("no filter", alone.client.bm25(word, 9)),
@@ -196,9 +191,8 @@ class KeywordSuite(Suite):
             equal(scores, alone.client.engine.bm25().scan(query).scores([c.id for c in english]), f"scores of {word!r}")
         both.delete(where=seen)
         both.upsert(english)
-        if both.engine.capabilities.exact_keywords:
-            query = Query(words[0].upper(), require=seen)
-            alike(both.bm25(query, 9), alone.client.bm25(query, 9), "bm25 after chunks were put in again", EXACT)
+        query = Query(words[0].upper(), require=seen)
+        alike(both.bm25(query, 9), alone.client.bm25(query, 9), "bm25 after chunks were put in again", EXACT)
 
     @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
     def test_a_formula_scores_alike_or_is_refused(
@@ -225,20 +219,15 @@ class KeywordSuite(Suite):
         for where in ({"page": {"$lt": 3}}, {"language": "zh"}, {"at": -1}):
             for query in ("leaking valves", "水泵 压力"):
                 asked = Query(query, where=where)
-                try:
-                    client.bm25(asked, 5, statistics="filtered")
-                except (ConfigError, FilterNotSupportedError) as error:
-                    that(not client.engine.capabilities.exact_keywords, f"refused: {error}")
-                    continue
                 self.same_scores(client, base, asked, record_property, statistics="filtered")
 
     def test_word_scores_of_given_chunks(self, words: Filled) -> None:
         client, base, chunks = words
         ids = [*(chunk.id for chunk in chunks[::3]), "nobody"]
-        exact = client.engine.capabilities.exact_keywords
         asked = [Query("leaking valves"), Query("水泵 压力"), Query("pump", where={"page": 1})]
-        for query in (*asked, *([Query("Ventile", require={"even": True})] if exact else [])):
-            found, expected = client.engine.bm25().scan(query).scores(ids), base.bm25().scan(query).scores(ids)
+        exact = client.engine.bm25(statistics="exact")
+        for query in (*asked, Query("Ventile", require={"even": True})):
+            found, expected = exact.scan(query).scores(ids), base.bm25().scan(query).scores(ids)
             equal(sorted(found), sorted(expected), f"ids with a score for {query!r}")
             zero = {one for one, score in expected.items() if score == 0}
             equal({one for one, score in found.items() if score == 0}, zero, f"ids scored 0 for {query!r}")
@@ -249,6 +238,22 @@ class KeywordSuite(Suite):
                 if one in listed and not near(found[one], listed[one] or 0, self.score_tolerance)
             }
             that(not wrong, f"(scores, search) of {query!r} differ: {wrong}")
+
+    def test_the_engines_own_statistics(self, words: Filled, way: asyncio.AbstractEventLoop | None) -> None:
+        client, base, chunks = turned(words, way)
+        if not client.engine.capabilities.engine_statistics:
+            with pytest.raises(ConfigError, match='statistics="engine"'):
+                client.bm25("pump", 5, statistics="engine")
+            return
+        permitted = {chunk.id for chunk in chunks if chunk.metadata["even"]}
+        for text in ("leaking valves", "水泵 压力", *MIXED):
+            query = Query(text, require={"even": True})
+            found = client.bm25(query, ALL, statistics="engine")
+            falling(found, f"bm25 of {query!r} by the engine's statistics")
+            equal(set(found.ids), set(base.bm25().search(query, ALL).ids), f"found by the words {query!r}")
+            that(set(found.ids) <= permitted, f"{query!r} found what is not permitted")
+            default, exact = client.bm25(query, ALL, statistics=None), client.bm25(query, ALL)
+            alike(default, exact, f"bm25 of {query!r} by default, under rights", EXACT)
 
     def test_k(self, words: Filled, way: asyncio.AbstractEventLoop | None) -> None:
         client = turned(words, way).client

@@ -78,7 +78,7 @@ def test_info_says_what_a_collection_was_made_with(run: Run, address: str) -> No
     told = json.loads(run("engine", "info", address, "--json").stdout)
     assert (told["collection"], told["exists"], told["chunks"]) == ("plant", True, 9)
     assert told["made_with"]["embedder"] is None
-    assert told["capabilities"]["exact_keywords"] is True
+    assert told["capabilities"]["engine_statistics"] is False
     told = json.loads(run("engine", "info", address + "-other", "--json").stdout)
     assert (told["exists"], told["chunks"], told["made_with"]) == (False, 0, None)
 

@@ -153,7 +153,7 @@ def test_what_counts_and_what_is_found() -> None:
     assert asked(("x",), where=where).counting is None
     assert asked(("x",), where=where).passing == where
     assert asked(("x",), where=where, require=require).counting == require
-    assert asked(("x",), where=where, require=require, filtered=True).counting == {"$and": [require, where]}
+    assert asked(("x",), where=where, require=require, statistics="filtered").counting == {"$and": [require, where]}
     assert asked(("x", "y"), ("y", "z")).forms == ["x", "y", "z"]
 
 

@@ -72,7 +72,7 @@ def test_a_score_is_the_formula_worked_out() -> None:
 
 @given(
     corpus=CHUNKS, query=QUESTIONS, weights=WEIGHTS, b=BS, k1=st.floats(0, 3),
-    where=st.booleans(), require=st.booleans(), statistics=st.sampled_from(["collection", "filtered"]),
+    where=st.booleans(), require=st.booleans(), statistics=st.sampled_from(["exact", "filtered"]),
 )  # fmt: skip
 def test_scores_are_those_of_plain_python_and_explanations_add_up(
     corpus: Corpus, query: str, weights: dict[str, float], b: dict[str, float], k1: float, where: bool, require: bool,

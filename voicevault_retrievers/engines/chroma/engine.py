@@ -25,7 +25,8 @@ from voicevault_retrievers.engines.filters import nothing_passes
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.server import Capabilities
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.index import LexicalIndex, TermScore, counting_of
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
+from voicevault_retrievers.lexical.statistics import counting_of
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.analyzed_texts import Analyzed
@@ -62,7 +63,7 @@ class ChromaEngine(ChromaCollection):
     `token` is sent as `x-chroma-token`.
     """
 
-    capabilities = Capabilities(exact_keywords=True, exact_vectors=False, atomic=False, native_async=True)
+    capabilities = Capabilities(exact_vectors=False, atomic=False, native_async=True)
 
     def __init__(
         self,

@@ -78,9 +78,7 @@ class MilvusEngine(MilvusCollection):
     different terms.
     """
 
-    capabilities = Capabilities(
-        exact_keywords=True, exact_vectors=False, atomic=False, native_async=True, server_fusion=True
-    )
+    capabilities = Capabilities(exact_vectors=False, atomic=False, native_async=True, server_fusion=True)
 
     def __init__(self, name: str, *, place: MilvusAddress, index: str | None = None, **options: Any) -> None:
         super().__init__(name, place=place, index=index, **options)
@@ -352,7 +350,7 @@ class MilvusEngine(MilvusCollection):
         if nothing_passes(wanted):
             return []
         yield from self._as_known()
-        words = asked(self._analyzer, (yield from self._tags(require)))
+        words = yield from self._wanted(asked, require)
         if not (yield from self._told_exactly(wanted)):
             raise FilterNotSupportedError(
                 f"Milvus cannot tell exactly what passes {wanted!r}, and would rank what does not: fuse the channels "

@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.engine import Capabilities, Progress, Record,
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import ServerFused
-from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords, Statistics
+from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords
 from voicevault_retrievers.engines.postgres.tables import Tables, check_access, enabling
 from voicevault_retrievers.engines.postgres.texts import (
     escaped,
@@ -55,16 +55,14 @@ class PostgresEngine(PostgresKeywords):
     `dsn` is an address (`postgresql://user:password@host:5432/database`) or another libpq connection string. The tables
     are in `schema`, which is created where missing.
 
-    `statistics` says how keywords are searched. "exact" counts the postings: scores equal those of a knowledge base.
-    "engine" uses a BM25 index of the extension pg_textsearch over the same terms, which is far faster. It rounds the
-    lengths of chunks, counts all of them, those that access rights (`require`) hide too, and explains no scores;
-    ConfigError without the extension or the index, or for a formula that is not the index's, `Lucene()`. None (the
-    default) uses the index where there is one, the formula is its own, and neither `require` nor row-level security
-    hides chunks; `explain` counts the postings.
+    `bm25(statistics="exact")` counts the postings: scores equal those of a knowledge base. "engine" uses a BM25 index
+    of the extension pg_textsearch over the same terms, which is far faster. It rounds the lengths of chunks, counts all
+    of them, those that access rights (`require`) hide too, and explains no scores; ConfigError without the extension or
+    for a formula that is not the index's, `Lucene()`. None (the default) uses the index where there is one, the formula
+    is its own, and neither `require` nor row-level security hides chunks; `explain` counts the postings.
 
-    Collections that are made where the extension is, other than with "exact", get an index: by "engine" at once, by
-    default once they have 1000 chunks. The postings are counted where the index cannot answer: for
-    `bm25(statistics="filtered")`, and where too few of the best chunks pass a filter.
+    Collections that are made where the extension is get an index once they have 1000 chunks. The postings are counted
+    before that, and where too few of the best chunks pass a filter.
 
     Vectors are searched exactly until an upsert leaves the collection with `index_from` chunks or more, which builds an
     HNSW index (None: never, see `create_index`); `exact` bypasses the index. `ef_search` is how many neighbours an
@@ -73,9 +71,7 @@ class PostgresEngine(PostgresKeywords):
     event loop; the PostgreSQL `settings` are set on each.
     """
 
-    capabilities = Capabilities(
-        exact_keywords=True, exact_vectors=False, atomic=True, native_async=True, server_fusion=True
-    )
+    capabilities = Capabilities(exact_vectors=False, atomic=True, native_async=True, server_fusion=True)
 
     def __init__(
         self,
@@ -89,13 +85,10 @@ class PostgresEngine(PostgresKeywords):
         half: bool | None = None,
         size: int = 8,
         settings: Mapping[str, str] | None = None,
-        statistics: Statistics | None = None,
         pools: Pools | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            name, statistics=statistics, **{**options, "options": {} if half is None else {"half": flag("half", half)}}
-        )
+        super().__init__(name, **{**options, "options": {} if half is None else {"half": flag("half", half)}})
         if not is_plain(schema) or not schema or "%" in schema or len(schema.encode()) > LONGEST_NAME:
             raise ConfigError(
                 f"a schema's name is a string of 1 to {LONGEST_NAME} bytes without percent signs, not {schema!r}"
@@ -321,7 +314,6 @@ class PostgresEngine(PostgresKeywords):
             "half": self._options.get("half"),
             "size": self.size,
             "settings": self.settings,
-            "statistics": self.statistics,
             "pools": self._pools,
             "embedder": self._given[1],
             "analyzer": self._given[0],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
@@ -22,12 +22,10 @@ from voicevault_retrievers.engines.postgres.fused import FusedRow
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import unescaped
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.text.analyzed_texts import tags_of
-
-Statistics: TypeAlias = Literal["exact", "engine"]
 
 INDEXED_FROM = 1000
 """The number of chunks from which a collection has a BM25 index by default: counting fewer takes as long."""
@@ -52,11 +50,8 @@ class PostgresKeywords(Engine):
     exact: bool
     _indexed: bool
 
-    def __init__(self, name: str, *, statistics: Statistics | None = None, **options: Any) -> None:
-        if statistics not in (None, "exact", "engine"):
-            raise unknown("statistics", statistics, ("exact", "engine"))
+    def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self.statistics = statistics
         self._textsearch = TextSearch()
         self._added = 0
         self._settle()
@@ -79,35 +74,26 @@ class PostgresKeywords(Engine):
         """Raises ReplacedError where the collection is no longer the one of the tables."""
 
     def _detecting(self) -> Steps[None]:
-        if self.statistics != "exact":
-            self._textsearch = yield from bm25_index.detecting(self.tables)
-            self._settle()
+        self._textsearch = yield from bm25_index.detecting(self.tables)
+        self._settle()
 
     def _settle(self) -> None:
-        exact = self.statistics == "exact" or (self.statistics is None and not self._textsearch.indexed)
-        self.capabilities = replace(type(self).capabilities, exact_keywords=exact)
+        self.capabilities = replace(self.capabilities, engine_statistics=self._textsearch.indexed)
 
     def _with_index(self, recipe: Recipe) -> Steps[Recipe]:
-        """The recipe of a new collection, with an index where there is pg_textsearch; installs it where possible.
-
-        Raises ConfigError where statistics="engine" asks for it in vain.
-        """
+        """The recipe of a new collection, with an index where there is pg_textsearch; installs it where possible."""
         found = self._textsearch
-        if self.statistics == "exact":
-            return recipe
         if found.schema is None and found.creatable:
             yield SqlStatement("CREATE EXTENSION IF NOT EXISTS pg_textsearch")
             yield from self._detecting()
         elif found.schema is None:
-            if self.statistics == "engine":
-                raise ConfigError(f'statistics="engine" needs the extension pg_textsearch: {_INSTALL}')
             return recipe
         return bm25_index.with_option(recipe, Lucene())
 
     def _indexing_words(self, written: int) -> Steps[None]:
         """Create the index where it is due, or move what was added to its segments."""
         formula = bm25_index.option(self._recipe)
-        if formula is None or self.statistics == "exact" or not written:
+        if formula is None or not written:
             return
         if self._textsearch.indexed:
             self._added += written
@@ -115,37 +101,33 @@ class PostgresKeywords(Engine):
                 self._added = 0
                 yield bm25_index.spilling(self.tables)
             return
-        if (yield from self._count()) >= (1 if self.statistics == "engine" else INDEXED_FROM):
+        if (yield from self._count()) >= INDEXED_FROM:
             yield Transaction(lambda _: transactions.indexing_words(self.tables, formula), unhurried=True)
             yield from self._detecting()
 
     def _words(self, asked: Keywords) -> Steps[bm25_index.Words | None]:
-        """The query for the index; None where the postings are counted.
-
-        Raises ConfigError where statistics="engine" asks for what the collection has no index for.
-        """
+        """The query for the index; None where the postings are counted."""
         formula, found = bm25_index.option(self._recipe), self._textsearch
-        if self.statistics == "engine":
-            self._check(formula, asked.formula)
-        elif self.statistics == "exact" or asked.require or found.restricted:
+        if not asked.by_engine or (found.restricted and asked.statistics != "engine"):
             return None
-        if formula != asked.formula or not found.indexed or asked.filtered or min(asked.terms.values()) <= 0:
+        if formula != asked.formula or not found.indexed or min(asked.terms.values()) <= 0:
             return None
         several = bm25_index.several_forms(asked)
         rows = (yield bm25_index.frequencies(self.tables, several)) if several else ()
         return bm25_index.query_words(asked, bm25_index.weights(asked, several, rows) if several else {})
 
-    def _check(self, formula: Lucene | None, wanted: Formula) -> None:
+    def _check_statistics(self, asked: Keywords) -> None:
+        formula = bm25_index.option(self._recipe)
         if formula is None:
             there = self._textsearch.schema is not None
             raise ConfigError(
                 f'statistics="engine": collection {self.name!r} was made without a BM25 index: '
                 + ('copy it into a new one, or search it with statistics="exact"' if there else _INSTALL)
             )
-        if formula != wanted:
+        if formula != asked.formula:
             raise ConfigError(
-                f'statistics="engine": the index of collection {self.name!r} scores by {formula!r}, not by {wanted!r}: '
-                'give that formula, or search with statistics="exact"'
+                f'statistics="engine": the index of collection {self.name!r} scores by {formula!r}, not by '
+                f'{asked.formula!r}: give that formula, or search with statistics="exact"'
             )
 
     def _by_index(self, asked: Keywords, k: int, ask: Callable[[Ranking], Steps[tuple[Any, int]]]) -> Steps[Any]:
@@ -159,7 +141,7 @@ class PostgresKeywords(Engine):
         depth = max(2 * k + 2 * bm25_index.SPARE, bm25_index.FILTERED_DEPTH if asked.passing else 0)
         if words is None or depth > bm25_index.DEEPEST:
             return None
-        guarded = self.statistics != "engine"
+        guarded = asked.statistics != "engine"
         made = partial(bm25_index.ranked, self.tables, asked, words, guarded=guarded)
         ranking: Ranking = partial(made, depth)
         rows, found = yield from ask(ranking)
@@ -200,7 +182,7 @@ class PostgresKeywords(Engine):
         made = partial(statements.keyword_scores, tables, asked, list(ids))
         rows: Any = ()
         if words is not None:
-            guarded = self.statistics != "engine"
+            guarded = asked.statistics != "engine"
             by_index = partial(bm25_index.scores, tables, asked, words, list(ids), guarded=guarded)
             rows = yield from self._rows(tables, by_index, asked.where, asked.require)
         if not rows or not rows[0][-1]:
@@ -208,9 +190,9 @@ class PostgresKeywords(Engine):
         return {unescaped(one): score for one, score, _ in rows}
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
-        if self.statistics == "engine":
+        if asked.statistics == "engine":
             raise ConfigError(
-                'statistics="engine": the index does not tell the parts of a score: explain it by an engine with '
+                'statistics="engine": the index does not tell the parts of a score: explain it by a channel with '
                 'statistics="exact", whose parts are those of the exact score'
             )
         return (yield from super()._parts(asked, chunk))
@@ -233,10 +215,7 @@ class PostgresKeywords(Engine):
         if not (yield from self._ready()) or self._analyzer is None:
             return ()
         tables = self.tables
-        tags = yield from self._tags(require)
-        if self._analyzer is None:
-            raise transactions.ReplacedError(f"collection {self.name!r} was replaced meanwhile: ask again")
-        words = asked(self._analyzer, tags)
+        words = yield from self._wanted(asked, require)
         forms = words.forms
         exact = self.exact or not self._indexed
 

@@ -47,9 +47,7 @@ _FORBIDDEN = '<>:"/\\|?*\0\x1f'
 class Collection(Engine):
     """The part of `QdrantEngine` that writes, and reads by id; see there for the options."""
 
-    capabilities = Capabilities(
-        exact_keywords=True, exact_vectors=False, atomic=False, native_async=True, server_fusion=True
-    )
+    capabilities = Capabilities(exact_vectors=False, atomic=False, native_async=True, server_fusion=True)
 
     def __init__(
         self,
@@ -135,11 +133,10 @@ class Collection(Engine):
         self._indexed = None
 
     def _settle(self, server: bool) -> None:
-        exact = not server
         vectors = self._client.local or self.way.exact
         self.capabilities = replace(
             type(self).capabilities,
-            exact_keywords=exact,
+            engine_statistics=server,
             exact_vectors=vectors,
             native_async=not isinstance(self._client, Folder | Lent),
         )

@@ -216,7 +216,7 @@ class QdrantEngine(Collection):
         wanted = both(query.require, query.where)
         if nothing_passes(wanted):
             return []
-        words = asked(self._analyzer, (yield from self._tags(query.require)))
+        words = yield from self._wanted(asked, query.require)
         vector_of_words = yield from self._asked_words(words)
         limit = k if requests.told_exactly(wanted) else 2 * fusion.depth
         made = requests.fused(vector_of_words, vector, fusion, limit, self._clause(wanted), self._params(self.way))

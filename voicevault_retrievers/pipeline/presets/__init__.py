@@ -8,7 +8,7 @@ timeout: 30                       # seconds for a whole search; no limit by defa
 llm: {ollama: "qwen3:8b"}         # for parts that name no language model; or openai, with base_url and request
 on_error: skip                    # or raise
 channels:                         # any of these; `{}` for the defaults
-  bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: collection, plain_words: false, operators: true, fuzzy: auto,
+  bm25: {formula: okapi, k1: 1.5, b: 0.75, statistics: exact, plain_words: false, operators: true, fuzzy: auto,
          depth: 100, timeout: 5}
   dense: {model: all-MiniLM-L6-v2, backend: auto, depth: 100, timeout: 5, funnel: {prefix: 64, candidates: 1000}}
   questions: {by: both, questions: 200, depth: 50, timeout: 5}

@@ -9,6 +9,7 @@ from voicevault_retrievers._support.checks import flag, number, seconds_or_none,
 from voicevault_retrievers.dense.funnel import OnLoss
 from voicevault_retrievers.lexical.formulas import FORMULAS
 from voicevault_retrievers.lexical.reading import fuzzy_of
+from voicevault_retrievers.lexical.statistics import statistics_of
 from voicevault_retrievers.pipeline.presets.sections import choice, made, section
 from voicevault_retrievers.store.graphs import SnapshotGraph, graph_channel
 from voicevault_retrievers.structure.addresses import graph_store
@@ -25,7 +26,7 @@ def _bm25(options: Mapping[str, Any]) -> dict[str, Any]:
         flag(name, options.get(name, False))
     if "fuzzy" in options:
         others["fuzzy"] = fuzzy_of(options["fuzzy"])
-    choice("statistics", options.get("statistics", "collection"), {"collection": 0, "filtered": 0})
+    statistics_of(options.get("statistics"), engine=True)
     seconds_or_none("timeout", options.get("timeout"))
     return {"formula": made(formula, constants), **others}
 

@@ -38,7 +38,9 @@ VARIANTS: list[Method] = [
     WeightedSum("none"), *NORMALISED[1:3], Convex(None), Convex(0.0), Convex(exact=False),
 ]  # fmt: skip
 SOME = examples(0.5)
-EACH = pytest.mark.parametrize("method", [*(method_named(name, {}) for name in METHODS), *VARIANTS], ids=repr)
+EACH = pytest.mark.parametrize(
+    "method", [*(method_named(name, {}) for name in METHODS if name != "engine"), *VARIANTS], ids=repr
+)
 
 lists = st.lists(found, min_size=1, max_size=4)
 weights = st.lists(st.sampled_from([0.1, 1.0, 3.0]), min_size=4, max_size=4)

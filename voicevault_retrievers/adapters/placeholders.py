@@ -6,22 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from voicevault_retrievers.core.channel import Channel
-from voicevault_retrievers.core.execution.plan import Plan
-from voicevault_retrievers.core.types import ChannelKind, Chunk, Query, Ranking
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel
 from voicevault_retrievers.structure.graph import EmbeddedGraph
-
-
-class NotOpenChannel(Channel):
-    """A placeholder for a channel of a knowledge base that is not open; it cannot be searched."""
-
-    kind: ChannelKind = "hybrid"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        raise NotImplementedError
 
 
 class NotOpenBase:

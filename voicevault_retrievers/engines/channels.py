@@ -97,14 +97,19 @@ class EngineScan:
 
     local = False
 
-    def __init__(self, channel: EngineBM25, query: Query) -> None:
+    def __init__(
+        self, channel: EngineBM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()
+    ) -> None:
         self._asked = [(w, AskedWording(channel, query, w)) for w in channel._wordings(query)]
+        self._first = found[0][1] if found else ()
         self._engine = channel.engine
         self._require = query.require
 
     @property
     def coverage(self) -> float | None:
-        """As of `KeywordScan`; None where the engine does not report it."""
+        """As of `KeywordScan`; None where the engine does not report it. No request where the hits have all words."""
+        if isinstance(self._first, KeywordMatches) and self._first.have_all_words:
+            return 1.0
         for _, asked in self._asked[:1]:
             return self._engine.run(self._engine.keyword_coverage(asked, self._require))
         return None
@@ -148,8 +153,19 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         self.exclude_nonpositive = flag("exclude_nonpositive", exclude_nonpositive)
         self.plain = PlainWords(name) if flag("plain_words", plain_words) else None
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the channel was made with, beside its engine and name."""
+        return {
+            "formula": self.formula,
+            "statistics": self.statistics,
+            "exclude_nonpositive": self.exclude_nonpositive,
+            "plain_words": self.plain is not None,
+            "timeout": self.timeout,
+        }
+
     def scan(self, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()) -> EngineScan:
-        return EngineScan(self, query)
+        return EngineScan(self, query, found)
 
     def explain(self, query: str | Query, chunk_id: str) -> list[TermScore]:
         """The terms of a chunk's score for the query's own text, which add up to it; as `BM25.explain`.
@@ -164,7 +180,7 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k, query.require)
-        return [asked.match(hit) for hit in hits]
+        return KeywordMatches(asked, hits)
 
     def __repr__(self) -> str:
         return f"EngineBM25({self.engine!r}, {self.formula!r})"
@@ -200,6 +216,11 @@ class AskedWording:
         found = set(forms)
         return tuple(dict.fromkeys(term.word for term in self._terms if found.intersection(term.forms)))
 
+    @property
+    def all_words(self) -> set[str]:
+        """The words of the query that have a term."""
+        return {term.word for term in self._terms if term.forms}
+
     def header_words(self, header: str) -> tuple[str, ...]:
         """The words of the query that have a term in a chunk's header."""
         if not header or self._read is None:
@@ -211,6 +232,20 @@ class AskedWording:
         """The match of a hit, with the words that it has."""
         words = self.words(hit.forms)
         return Match(hit.chunk, hit.score, words, header_terms=self.header_words(hit.chunk.header))
+
+
+class KeywordMatches(list[Match]):
+    """The matches of a keyword search, best first."""
+
+    def __init__(self, asked: AskedWording, hits: Iterable[KeywordHit]) -> None:
+        super().__init__(asked.match(hit) for hit in hits)
+        self._asked = asked
+
+    @property
+    def have_all_words(self) -> bool:
+        """Whether each word of the query is in some match."""
+        wanted = self._asked.all_words
+        return bool(wanted) and wanted <= {word for match in self for word in match.terms}
 
 
 class EngineDense(VectorChannel):

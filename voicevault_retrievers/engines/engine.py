@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -153,6 +154,13 @@ class Engine(WritableEngine, HybridSearch):
     def dense(self, **options: Any) -> EngineDense:
         """The vector channel; `options` are those of `EngineDense`."""
         return EngineDense(self, **options)
+
+    def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> Channel:
+        """Keyword and vector search in one request, fused by RRF in the engine; `options` are those of `bm25`.
+
+        `k` is RRF's, `depth` the number of hits of each search. Raises ConfigError where the engine cannot fuse.
+        """
+        raise ConfigError(f"a {type(self).__name__} cannot fuse in one request: fuse bm25() and dense() with 'rrf'")
 
     def questions(self, **options: Any) -> QuestionChannel:
         """The channel over the questions that chunks answer; as `engines.questions.question_channel`."""

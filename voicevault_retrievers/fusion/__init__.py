@@ -9,7 +9,7 @@ from voicevault_retrievers.fusion.fuse import Fused, fuse
 from voicevault_retrievers.fusion.isr import ISR
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, Pool
 from voicevault_retrievers.fusion.methods import METHODS, method_named, method_of, options_of
-from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.fusion.rrf import RRF, EngineRRF
 from voicevault_retrievers.fusion.sum import WeightedSum
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Contributions",
     "Convex",
     "DistributionBased",
+    "EngineRRF",
     "Evidence",
     "Fused",
     "Method",

@@ -20,6 +20,7 @@ from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
 from voicevault_retrievers.fusion.identity import Identified, identified
 from voicevault_retrievers.fusion.method import Column, Contributions, Evidence, Method, Pool
 from voicevault_retrievers.fusion.methods import method_of
+from voicevault_retrievers.fusion.rrf import EngineRRF
 
 OnError: TypeAlias = Literal["skip", "raise"]
 DEPTH = 100
@@ -57,6 +58,11 @@ class Fused(Channel):
         on_error: OnError,
         name: str = "fused",
     ) -> None:
+        if isinstance(method, EngineRRF):
+            raise ConfigError(
+                "the fusion 'engine' is for a preset or retriever over one collection of an engine that can fuse: use "
+                "'rrf' here"
+            )
         self.name = name
         self.channels = {name: channel.named(name) for name, channel in channels.items()}
         self.method = method

@@ -14,7 +14,7 @@ from voicevault_retrievers.fusion.convex import Convex
 from voicevault_retrievers.fusion.distribution import DistributionBased
 from voicevault_retrievers.fusion.isr import ISR
 from voicevault_retrievers.fusion.method import Method
-from voicevault_retrievers.fusion.rrf import RRF
+from voicevault_retrievers.fusion.rrf import RRF, EngineRRF
 from voicevault_retrievers.fusion.sum import WeightedSum
 
 METHODS: Mapping[str, Callable[..., Method]] = {
@@ -26,6 +26,7 @@ METHODS: Mapping[str, Callable[..., Method]] = {
     "isr": ISR,
     "rrf": RRF,
     "weighted_sum": WeightedSum,
+    "engine": EngineRRF,
 }
 
 _LLAMA_INDEX = {

@@ -23,3 +23,12 @@ class RRF(Method):
 
     def contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float]) -> Contributions:
         return {name: at(one, weights[name] / (self.k + ranks(one))) for name, one in found.items()}
+
+
+@dataclass(frozen=True)
+class EngineRRF(RRF):
+    """RRF that an engine computes itself: keyword and vector search are one request.
+
+    For pipelines over one collection of an engine with `Capabilities.server_fusion`; `fuse` refuses it. Faster than the
+    other methods where the network is slow, but hits may have no votes of the two channels.
+    """

@@ -23,7 +23,6 @@ from voicevault_retrievers.adapters.chunk_collections import (
     MemoryCollection,
     latest,
 )
-from voicevault_retrievers.adapters.placeholders import NotOpenChannel
 from voicevault_retrievers.core.channel import Channel, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import converting, in_thread
@@ -41,6 +40,7 @@ from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel
 from voicevault_retrievers.rerank import MMR
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.codec import several

@@ -19,7 +19,7 @@ from typing_extensions import Never, Unpack
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
-from voicevault_retrievers.adapters.placeholders import NotOpenBase, NotOpenChannel, beside
+from voicevault_retrievers.adapters.placeholders import NotOpenBase, beside
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
@@ -48,7 +48,7 @@ from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
 from voicevault_retrievers.llama_index.options import CommonOptions, GroupOption, mode_of, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
-from voicevault_retrievers.pipeline.presets.missing_parts import channel_if_there
+from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel, channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
 from voicevault_retrievers.store.codec import several

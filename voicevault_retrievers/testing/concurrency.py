@@ -113,7 +113,7 @@ class TogetherSuite(Suite):
     def test_fused_orders_are_those_of_the_same_lists(self, collections: Collections) -> None:
         client, base, _ = fill(collections, mixed(60))
         for query in MIXED:
-            lists = {"bm25": client.bm25(query, 100), "dense": client.dense(query, 100)}
+            lists = {"bm25": client.bm25(query, 100, statistics=None), "dense": client.dense(query, 100)}
             live = client.search(
                 fuse({"bm25": client.engine.bm25(), "dense": client.engine.dense()}, method=RRF()), query, 50
             )

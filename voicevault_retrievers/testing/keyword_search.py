@@ -235,7 +235,7 @@ class KeywordSuite(Suite):
             wrong = {
                 one: (found[one], listed[one])
                 for one in found
-                if one in listed and not near(found[one], listed[one] or 0, self.score_tolerance)
+                if one in listed and not near(found[one], listed[one] or 0, EXACT)
             }
             that(not wrong, f"(scores, search) of {query!r} differ: {wrong}")
 

@@ -53,8 +53,6 @@ class Suite:
     tau: ClassVar[float] = 0.9
     """The minimum Kendall's tau of an engine whose keyword scores differ from a knowledge base's."""
 
-    score_tolerance: ClassVar[float] = EXACT
-    """How far the keyword score of a given chunk may be from its score in a search, relative above 1."""
     ties_at_k: ClassVar[bool] = True
     """Whether, of chunks with equal scores at rank k, the lowest ids are returned."""
 

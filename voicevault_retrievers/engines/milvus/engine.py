@@ -84,7 +84,7 @@ class MilvusEngine(MilvusCollection):
         super().__init__(name, place=place, index=index, **options)
         self._counted = Counted("")
 
-    def fused(self, *, k: int = 60, depth: int = 100, **options: Any) -> MilvusFused:
+    def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> MilvusFused:
         """A hybrid channel of keywords and vectors that Milvus fuses by ranks; see `MilvusFused`."""
         return MilvusFused(self, k=k, depth=depth, **options)
 

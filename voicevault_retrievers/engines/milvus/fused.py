@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.execution.steps import Steps
@@ -41,16 +41,15 @@ class MilvusFused(EngineLeaf[MilvusFusing]):
         self,
         engine: MilvusFusing,
         *,
-        k: int = 60,
+        k: float = 60,
         depth: int = 100,
-        formula: str = "lucene",
-        timeout: float | None = None,
         name: str = "milvus",
+        **options: Any,
     ) -> None:
-        super().__init__(engine, name, "hybrid", timeout=timeout)
+        self._words = EngineBM25(engine, **options)
+        super().__init__(engine, name, "hybrid", timeout=self._words.timeout)
         self.k = whole("k", k)
         self.depth = whole("depth", depth)
-        self._words = EngineBM25(engine, formula=formula)
         self._dense = EngineDense(engine)
 
     def warm_up(self) -> None:

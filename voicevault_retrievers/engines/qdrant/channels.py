@@ -134,13 +134,11 @@ class QdrantFused(EngineLeaf[QdrantSearch]):
     ranks.
     """
 
-    def __init__(
-        self, engine: QdrantSearch, k: int, depth: int, *, timeout: float | None = None, name: str = "fused"
-    ) -> None:
-        super().__init__(engine, name, "hybrid", timeout=timeout)
+    def __init__(self, engine: QdrantSearch, k: int, depth: int, *, name: str = "fused", **options: Any) -> None:
+        self._words = EngineBM25(engine, **options)
+        super().__init__(engine, name, "hybrid", timeout=self._words.timeout)
         self.k = k
         self.depth = depth
-        self._words = EngineBM25(engine)
         self._dense = QdrantDense(engine)
 
     def warm_up(self) -> None:

@@ -237,8 +237,8 @@ class QdrantEngine(Collection):
         """The vector channel; `options` are those of `QdrantDense`."""
         return QdrantDense(self, **options)
 
-    def fused(self, k: int = 60, depth: int = 100, **options: Any) -> QdrantFused:
-        """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; `options` are those of `QdrantFused`."""
+    def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> QdrantFused:
+        """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; see `QdrantFused`."""
         return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
 
     def save_vocabulary(self, path: Path | str) -> None:

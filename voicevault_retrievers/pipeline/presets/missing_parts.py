@@ -10,10 +10,22 @@ from typing import Any, NoReturn
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.channel import Channel, Over, Stage, Through
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
-from voicevault_retrievers.core.types import Failure, Query, Ranking, Result
+from voicevault_retrievers.core.types import ChannelKind, Failure, Query, Ranking, Result
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.presets.sections import KINDS, channel_of
+
+
+class NotOpenChannel(Channel):
+    """A placeholder for a channel of a knowledge base that is not open; it cannot be searched."""
+
+    kind: ChannelKind = "hybrid"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        raise NotImplementedError
 
 
 class AbsentChannel(Channel):

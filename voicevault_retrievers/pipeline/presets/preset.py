@@ -14,12 +14,13 @@ from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Ranking
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
-from voicevault_retrievers.fusion import AdaptiveSum, Method, fuse, method_of
+from voicevault_retrievers.fusion import AdaptiveSum, Method, method_of
 from voicevault_retrievers.fusion.fuse import DEPTH, OnError, checked_weights
 from voicevault_retrievers.models.generation import CallableTextModel
 from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets.channels import CHANNEL_OPTIONS, CHANNELS
+from voicevault_retrievers.pipeline.presets.fusing import fused
 from voicevault_retrievers.pipeline.presets.missing_parts import (
     AbsentFlare,
     AbsentStage,
@@ -226,9 +227,7 @@ class Preset:
                 f"preset {self.name!r} has the channels {sorted(self.channels)}, given {sorted(channels)}"
             )
         around = PresetContext(base, llm, self.parents, self.graph)
-        channel: Channel = fuse(
-            channels, method=self.method, weights=self.weights, depth=self.depths, on_error=self.on_error
-        )
+        channel = fused(channels, self.method, self.weights, self.depths, self.on_error)
         for rewriter in (self.expansion, self.route):
             if (asking := asked(rewriter, llm)) is not None:
                 channel = asking >> channel

@@ -7,10 +7,11 @@ Writes results/engines.json; other sizes and systems that are there stay. All ke
 in turn, and a figure is the median of the rounds'. Qdrant and Milvus are their local modes, which search by brute force
 in this process: their servers are faster.
 
+"hybrid" is the default fusion over keywords and vectors, "hybrid, engine" the fusion in one request to the engine.
 Overlaps are with a knowledge base of the same chunks: the share of its best 10 that the engine has too, or others of
 the same score. "over its own vectors" compares all the vectors that the engine gives back: where that is 1 and the
-overlap is not, what is missing is what its index did not look at. Those of scifact need DATA, a folder of collections
-in BEIR layout, and embeddings, which are kept as those of `quality` are.
+overlap is not, what is missing is what its index did not look at. nDCG@10 and the overlaps of the collections need
+DATA, a folder of collections in BEIR layout, and embeddings, which are kept as those of `quality` are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
@@ -37,6 +38,8 @@ from tests.benchmarks.results import Row, write
 from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
 from voicevault_retrievers.engines.engine import Engine
+from voicevault_retrievers.evaluation import Judged, ndcg
+from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.text import Analyzer
 
 LABELS = {
@@ -51,7 +54,7 @@ LABELS = {
 PACKAGES = ("voicevault-retrievers", "numpy", "qdrant-client", "psycopg", "pgvector", "chromadb", "pymilvus")
 DIMENSION, K, THREADS = 384, 10, 8
 SAME = 1e-6
-COLLECTION = "scifact"
+COLLECTIONS = ("scifact", "cranfield", "covidqa-passages", "xquad-de")
 
 Matrix = NDArray[np.float32]
 
@@ -85,17 +88,17 @@ def synthetic(size: int, asked: int) -> Corpus:
     return Corpus(chunks, rows[:size], [_query(text, row) for text, row in zip(texts, rows[size:], strict=False)])
 
 
-def real(data: Path, asked: int) -> Corpus:
-    """scifact with the embeddings of all-MiniLM-L6-v2."""
+def real(folder: Path, asked: int) -> tuple[Corpus, list[Judged]]:
+    """A collection with the embeddings of all-MiniLM-L6-v2, and its judged questions."""
     from voicevault_retrievers.dense import load_embedder
 
-    chunks, questions = load(data / COLLECTION)
+    chunks, questions = load(folder)
     embedder = load_embedder()
-    texts = [question.text for question in questions[:asked]]
+    questions = questions[:asked]
+    texts = [question.text for question in questions]
     rows = embedded([chunk.text for chunk in chunks], embedder)
-    return Corpus(
-        chunks, rows, [_query(*one) for one in zip(texts, embedded(texts, embedder, queries=True), strict=True)]
-    )
+    vectors = embedded(texts, embedder, queries=True)
+    return Corpus(chunks, rows, [_query(*one) for one in zip(texts, vectors, strict=True)]), questions
 
 
 def _query(text: str, row: Matrix) -> Query:
@@ -130,10 +133,13 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
     ways: dict[str, tuple[Any, Sequence[Query]]] = {
         "bm25": (engine.bm25().search, queries),
         "dense": (engine.dense().search, queries),
-        "hybrid": (engine.hybrid_search, queries),
+        "bm25, exact": (engine.bm25(statistics="exact").search, queries),
+        "hybrid": (hybrid(engine), queries),
         "bm25, 1 % pass": (engine.bm25().search, narrow),
         "dense, 1 % pass": (engine.dense().search, narrow),
     }
+    if engine.capabilities.server_fusion:
+        ways["hybrid, engine"] = engine.fused().search, queries
     figures: dict[str, float] = {}
     for name, (search, given) in ways.items():
         search(given[0], K)
@@ -146,9 +152,15 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
         figures[f"{name} q/s"] = len(times) / sum(times)
     with ThreadPoolExecutor(THREADS) as pool:
         start = time.perf_counter()
-        list(pool.map(lambda query: engine.hybrid_search(query, K), queries))
+        list(pool.map(lambda query: ways["hybrid"][0](query, K), queries))
         figures[f"hybrid q/s of {THREADS} threads"] = len(queries) / (time.perf_counter() - start)
     return figures
+
+
+def hybrid(engine: Engine, **bm25: Any) -> Callable[[Query, int], Ranking]:
+    """The search of the default fusion."""
+    pipeline = Preset.of({"version": 1, "channels": {"bm25": bm25, "dense": {}}}).over(engine)
+    return lambda query, k: pipeline.search(query, k=k).ranking
 
 
 def overlap(found: Ranking, expected: Ranking) -> float:
@@ -165,8 +177,11 @@ def overlaps(engine: Engine, base: Engine, corpus: Corpus) -> dict[str, float]:
     """How much of what a knowledge base finds an engine finds, and whether it is its vectors or its search."""
     figures: dict[str, list[float]] = {
         "bm25": [],
+        "bm25, exact statistics": [],
         "dense": [],
         "dense, over its own vectors": [],
+        "hybrid": [],
+        "hybrid, exact statistics": [],
         "bm25 scores off": [],
     }
     ids = [chunk.id for chunk in corpus.chunks]
@@ -175,18 +190,22 @@ def overlaps(engine: Engine, base: Engine, corpus: Corpus) -> dict[str, float]:
         held |= engine.vectors(ids[start : start + 500])
     matrix = np.array([held[one] for one in ids], dtype=np.float64)
     for query in corpus.queries:
-        words, expected = engine.bm25().search(query, K), base.bm25().search(query, K)
-        figures["bm25"].append(overlap(words, expected))
+        expected = base.bm25().search(query, K)
+        words = engine.bm25(statistics="exact").search(query, K)
+        figures["bm25"].append(overlap(engine.bm25().search(query, K), expected))
+        figures["bm25, exact statistics"].append(overlap(words, expected))
         scores = {hit.id: hit.score or 0.0 for hit in expected}
         off = [abs((hit.score or 0.0) - scores[hit.id]) for hit in words if hit.id in scores]
         figures["bm25 scores off"].append(max(off, default=0.0))
+        for name, options in (("hybrid", {}), ("hybrid, exact statistics", {"statistics": "exact"})):
+            figures[name].append(overlap(hybrid(engine, **options)(query, K), hybrid(base)(query, K)))
         near = base.dense().search(query, K)
         figures["dense"].append(overlap(engine.dense().search(query, K), near))
         row = query.vectors[Given.fingerprint].astype(np.float64)
         best = np.sort(matrix @ row)[::-1][:K]
         figures["dense, over its own vectors"].append(float(np.mean(best >= (near.hits[-1].score or 0.0) - SAME)))
     told = {f"{name} overlap@{K}": statistics.fmean(figures[name]) for name in figures if name != "bm25 scores off"}
-    return told | {"bm25 scores off by at most": max(figures["bm25 scores off"])}
+    return told | {"exact bm25 scores off by at most": max(figures["bm25 scores off"])}
 
 
 def opened(stack: ExitStack, folder: Path, systems: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -240,16 +259,26 @@ def beside(made: Mapping[str, Engine], corpus: Corpus, case: str) -> Iterator[Ro
         engine.close()
 
 
-def quality(connects: Mapping[str, Any], data: Path, asking: int) -> Iterator[Row]:
-    """The overlaps on scifact."""
-    corpus = real(data, asking)
+def quality(connects: Mapping[str, Any], folder: Path, asking: int) -> Iterator[Row]:
+    """nDCG@10 of the default fusion, by each kind of statistics, and the overlaps, on a collection."""
+    corpus, questions = real(folder, asking)
     made = {
-        name: connect("bench_scifact", embedder=Given(), analyzer=Analyzer("en"), timeout=600)
+        name: connect("bench_quality", embedder=Given(), analyzer=Analyzer("auto"), timeout=600)
         for name, connect in connects.items()
     }
-    for engine in made.values():
+    for name, engine in made.items():
         engine.upsert(corpus.chunks, corpus.vectors)
-    yield from beside(made, corpus, COLLECTION)
+        searches = {"hybrid": hybrid(engine), "hybrid, exact statistics": hybrid(engine, statistics="exact")}
+        if engine.capabilities.server_fusion:
+            searches["hybrid, engine"] = engine.fused().search
+        for way, search in searches.items():
+            values = [
+                ndcg(search(query, K).ids, question.grades, K)
+                for query, question in zip(corpus.queries, questions, strict=True)
+            ]
+            told(f"{LABELS[name]}, {folder.name}", {f"{way} nDCG@10": statistics.fmean(values)})
+            yield Row(LABELS[name], folder.name, f"{way} nDCG@10", statistics.fmean(values))
+    yield from beside(made, corpus, folder.name)
 
 
 def main(data: Path, size: int, rounds: int, systems: Sequence[str], asking: int) -> None:
@@ -257,10 +286,11 @@ def main(data: Path, size: int, rounds: int, systems: Sequence[str], asking: int
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         connects = dict(opened(stack, Path(folder), systems))
         rows = list(rates(connects, size, rounds, asking))
-        if (data / COLLECTION).is_dir():
-            rows += quality(connects, data, 300)
-        else:
-            sys.stdout.write(f"{COLLECTION}: skipped, it is not in {data}\n")
+        for name in COLLECTIONS:
+            if (data / name).is_dir():
+                rows += quality(connects, data / name, 300)
+            else:
+                sys.stdout.write(f"{name}: skipped, it is not in {data}\n")
     write("engines", rows, [package for package in PACKAGES if _installed(package)], merge=True)
 
 

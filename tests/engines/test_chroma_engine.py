@@ -34,6 +34,7 @@ from voicevault_retrievers.engines.server import Record, WriteCounts
 from voicevault_retrievers.errors import (
     ConfigError,
     IncompatibleIndexError,
+    NotIndexedError,
     SearchError,
     SearchNotAvailableError,
     SearchTimeoutError,
@@ -328,6 +329,22 @@ def test_the_statistics_stand_beside_the_vectors(make: Make) -> None:
     assert json.loads(a["term_frequencies"]) == {"the": 2, "pump": 1, "valve": 1}
     assert (a["doc_length"], a["avg_doc_length"], a["chunk_index"], a["file_id"]) == (4, 4.0, 3, "f")
     assert (json.loads(b["tokens"]), b["doc_length"], b["avg_doc_length"]) == (["oil"], 1, 2.5)
+
+
+def test_a_keyword_search_of_too_many_chunks_is_refused_before_it_reads_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(keyword_limit=8)
+    engine.upsert(some(9))
+    monkeypatch.setattr(engine, "_scanned", None)  # which would read them
+    with pytest.raises(NotIndexedError, match=r"9 chunks.*keyword_limit=8.*PostgreSQL.*or raise keyword_limit"):
+        engine.bm25().search("pump", 3)
+    found = engine.hybrid_search("pump", 3)
+    assert found.ids
+    assert [failure.stage for failure in found.errors] == ["bm25"]
+    assert engine.sibling("_other").keyword_limit == 8
+    with pytest.raises(ConfigError, match="keyword_limit"):
+        make(keyword_limit=0)
 
 
 def test_no_word_of_a_query_reaches_the_store(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
 
-from voicevault_retrievers._support.checks import header
+from voicevault_retrievers._support.checks import header, whole
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -24,7 +24,7 @@ from voicevault_retrievers.engines.chroma.records import id_of, native, terms_of
 from voicevault_retrievers.engines.filters import nothing_passes
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.server import Capabilities
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.statistics import counting_of
 from voicevault_retrievers.lexical.weighted_query import WeightedQuery
@@ -38,6 +38,9 @@ FEW = 100
 TRIES = 3
 TIES = 1000
 """How many neighbours are requested at most to order equally near chunks by id."""
+
+KEYWORD_LIMIT = 200_000
+"""How many chunks a keyword search reads at most into its index, by default."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,490}[A-Za-z0-9]")
 
@@ -55,7 +58,7 @@ class ChromaEngine(ChromaCollection):
     Chroma searches the vectors approximately, so it may miss near neighbours; equally near chunks come by ascending id,
     except beyond the nearest 1000. Keywords are scored here, exactly, from the statistics in each chunk's metadata
     (`tokens`, `term_frequencies`, `doc_length`): the first keyword search after a write reads them all, and keeps an
-    index of them in memory. A collection of more than a million chunks therefore belongs in another engine.
+    index of them in memory. In a collection of more than `keyword_limit` chunks it raises NotIndexedError.
     `avg_doc_length` is the average at the time of the batch, and is not used for scoring. Chroma never receives a word
     of a query.
 
@@ -74,6 +77,7 @@ class ChromaEngine(ChromaCollection):
         token: str | None = None,
         tenant: str = "default_tenant",
         database: str = "default_database",
+        keyword_limit: int = KEYWORD_LIMIT,
         **options: Any,
     ) -> None:
         super().__init__(name, **options)
@@ -95,6 +99,7 @@ class ChromaEngine(ChromaCollection):
         else:
             self._client = LocalChroma(Path(path or "").absolute())
             self.capabilities = replace(self.capabilities, native_async=False)
+        self.keyword_limit = whole("keyword_limit", keyword_limit)
         self._held: _Held | None = None
 
     def sibling(self, suffix: str, **options: Any) -> ChromaEngine:
@@ -103,6 +108,7 @@ class ChromaEngine(ChromaCollection):
             "analyzer": self._given[0],
             "timeout": self.timeout,
             "limits": self._limits,
+            "keyword_limit": self.keyword_limit,
         }
         return ChromaEngine(self.name + suffix, **{**self._where, **given, **options})
 
@@ -228,6 +234,12 @@ class ChromaEngine(ChromaCollection):
             held = self._held
             if held is not None and held.stamp == stamp:
                 return held.lexical
+            if stamp[2] > self.keyword_limit:
+                raise NotIndexedError(
+                    f"the Chroma collection {self.name!r} has {stamp[2]} chunks, and a keyword search would read them "
+                    f"all into this process (keyword_limit={self.keyword_limit}): copy it into a knowledge base, "
+                    "Qdrant, PostgreSQL or LanceDB (voicevault engine copy), or raise keyword_limit"
+                )
             index = yield from self._scanned(place)
             after: CollectionState | None = yield ChromaRequest("find", self.name)
             if after is None or stamp != (yield from self._stamp(after)):

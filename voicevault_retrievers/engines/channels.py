@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Compute, Steps
@@ -22,12 +22,20 @@ from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.lexical.reading import Fuzzy, fuzzy_of
-from voicevault_retrievers.lexical.statistics import Statistics, statistics_of
+from voicevault_retrievers.lexical.statistics import Statistics, counting_of, statistics_of
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text import QueryTerm, untagged
 
 T = TypeVar("T")
-Asked: TypeAlias = Callable[[SavedAnalyzer, str], Keywords]
+
+
+class Asked(Protocol):
+    """Makes a keyword query of the analyzer and of the language tags of the chunks that `counting` passes."""
+
+    @property
+    def counting(self) -> Filter | None: ...
+
+    def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords: ...
 
 
 class SearchedEngine(Protocol):
@@ -210,6 +218,11 @@ class AskedWording:
             channel.statistics,
             channel.exclude_nonpositive,
         )
+
+    @property
+    def counting(self) -> Filter | None:
+        """The filter of the chunks whose languages the query's words are read in; as of exact statistics."""
+        return counting_of(self._query.where, self._query.require, self._channel.statistics == "filtered")
 
     def words(self, forms: Sequence[str]) -> tuple[str, ...]:
         """The words of the query that have one of these forms, in query order."""

@@ -216,7 +216,7 @@ class Engine(WritableEngine, HybridSearch):
 
     def _wanted(self, asked: Asked, require: Filter | None) -> Steps[Keywords]:
         """The keyword query; ConfigError for statistics that the engine does not keep."""
-        tags = yield from self._tags(require)
+        tags = yield from self._tags(asked.counting)
         wanted = asked(self._present(), tags)
         if wanted.statistics == "engine":
             self._check_statistics(wanted)

@@ -38,7 +38,7 @@ def asking(function: Callable[[], T]) -> Steps[T]:
 def blocking(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Steps[T]]:
     """A method that blocks as a method of one step: the client calls it, under an event loop in a worker thread."""
 
-    def steps(self: S, *arguments: P.args, **options: P.kwargs) -> Steps[T]:
+    def steps(self: S, /, *arguments: P.args, **options: P.kwargs) -> Steps[T]:
         return asking(partial(method, self, *arguments, **options))
 
     steps.__doc__ = method.__doc__

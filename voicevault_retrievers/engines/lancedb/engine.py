@@ -2,56 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-import numpy as np
-
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.core.execution.steps import Steps, blocking
-from voicevault_retrievers.core.filters import Filter, both, canonical, compile_filter
-from voicevault_retrievers.core.protocols import Found
-from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, scores_of, weigh
-from voicevault_retrievers.engines.lancedb import schema
-from voicevault_retrievers.engines.lancedb.schema import CHUNK, CHUNKS, having, id_of, key_of, one_of
+from voicevault_retrievers.core.types import Vector
+from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchError, SearchNotAvailableError
-from voicevault_retrievers.lexical.formulas import Lucene
-from voicevault_retrievers.store.lock import Lock
-from voicevault_retrievers.text.analyzed_texts import tags_of
+from voicevault_retrievers.engines.rows import CHUNK
+from voicevault_retrievers.engines.tables import TableEngine
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store.lock import locked
 
 INDEXED_FROM = 1000
 """The number of rows from which a table has indexes of terms, filters and keys."""
 
-SPARE = 50
-"""The candidates that LanceDB ranks beyond twice k: its BM25 has k1=1.2, which the asked formula may not."""
-
-TIES = 1000
-"""How many neighbours are read at most to order equally near chunks by id."""
+_NAME = re.compile(r"(?!hex\.)[A-Za-z0-9_.-]{1,200}")
+_RECIPE, _MADE = b"voicevault_recipe", b"voicevault_made"
 
 
-class LanceEngine(Engine):
+class LanceEngine(TableEngine):
     """A LanceDB table, by its name, in the folder `path`; see `Engine`.
 
-    A search reads one version of the table, as it is now, whichever process wrote it. The writers of a folder take
-    turns by a file lock; one that waits longer than `timeout` gets LockedError.
+    A search reads one version of the table, the newest, whichever process wrote it. The writers of a folder take turns
+    by a file lock; one that waits longer than `timeout` gets LockedError.
 
-    From 1000 chunks on `bm25(statistics="engine")`, the default, lets LanceDB's full-text index rank chunks, and scores
-    the best 2k + 50 by the asked `Lucene` and exact statistics; ConfigError for another formula. "exact" scores every
-    chunk that has a term of the query.
-
-    Vectors are compared exactly until an upsert leaves `index_from` rows or more (None: never), which builds an index
-    of 8-bit vectors (IVF_SQ); the nearest by the index are compared exactly.
+    From 1000 chunks on, `bm25(statistics="engine")`, the default, lets LanceDB's full-text index rank the chunks and
+    scores the best 2k + 50 by the asked `Lucene` and exact statistics; ConfigError for another formula. "exact" scores
+    every chunk that has a term. Vectors are compared exactly until an upsert leaves `index_from` rows (None: never),
+    which builds an index of 8-bit vectors (IVF_SQ).
     """
 
     def __init__(self, name: str, path: Path | str, *, index_from: int | None = 50_000, **options: Any) -> None:
@@ -59,21 +46,12 @@ class LanceEngine(Engine):
         self.folder = Path(path).absolute()
         self.index_from = whole_or_none("index_from", index_from)
         self.capabilities = Capabilities(index_from is None, atomic=True, native_async=False, engine_statistics=True)
-        self._table = schema.table_name(name)
+        self._table = name if _NAME.fullmatch(name) else f"hex.{name.encode('utf-8', 'surrogatepass').hex()}"
+        if len(self._table) > 240:
+            raise ConfigError(f"the name {name[:40]!r}... is too long for a LanceDB table: shorten it")
         self._database: Any = None
-        self._totals: tuple[Any, dict[str, tuple[int, int, int]]] = None, {}
 
     # Connection.
-
-    def _now(self, ask: Any) -> Any:
-        try:
-            return ask()
-        except RetrievalError:
-            raise
-        except (OSError, RuntimeError, ValueError) as error:
-            self.forget()
-            kind = SearchNotAvailableError if isinstance(error, OSError) else SearchError
-            raise kind(f"LanceDB in {self.folder} fails, or {self.name!r} was replaced meanwhile: {error}") from error
 
     def _connection(self) -> Any:
         with self._mutex:
@@ -81,27 +59,16 @@ class LanceEngine(Engine):
                 self._database = require("lancedb", extra="lancedb").connect(self.folder)
             return self._database
 
-    def _found(self) -> Any:
-        """The table as it is now, which later writes do not change; None where there is none."""
+    def found(self) -> Any:
         there = (self.folder / f"{self._table}.lance").is_dir()
         return self._connection().open_table(self._table) if there else None
 
-    def _open(self) -> Any:
-        """The table; SearchError where the collection is gone, or its recipe is not the known one."""
-        table, known = self._found(), self._recipe
-        if table is None or known is None or Recipe.parse(schema.recipe_of(table)[0], self.name) != known:
-            self.forget()
-            raise SearchError(f"collection {self.name!r} was replaced meanwhile, or removed: ask again")
-        return table
+    def described(self, table: Any) -> tuple[str, Any]:
+        told = table.schema.metadata or {}
+        return told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version)
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)
-        try:
-            yield
-        finally:
-            lock.release()
+    def writing(self) -> AbstractContextManager[None]:
+        return locked(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)
 
     def sibling(self, suffix: str, **options: Any) -> LanceEngine:
         given: dict[str, Any] = {"analyzer": self._given[0], "embedder": self._given[1], "timeout": self.timeout}
@@ -111,248 +78,79 @@ class LanceEngine(Engine):
     def _close(self) -> None:
         self._database = None
 
-    async def _aclose(self) -> None:
-        """Does nothing: there are no connections of an event loop."""
-
     def __repr__(self) -> str:
         return f"LanceEngine({self.name!r}, {str(self.folder)!r})"
 
-    # Collection.
+    # Schema.
 
-    @blocking
-    def _read_recipe(self) -> str | None:
-        table = self._found()
-        return None if table is None else schema.recipe_of(table)[0]
+    def create(self, recipe: Recipe) -> None:
+        pa = require("pyarrow", extra="lancedb")
+        columns = [(name, pa.string()) for name in (*CHUNK, "digest")]
+        columns += [("length", pa.int32()), ("languages", pa.int64())]
+        columns += [("terms", pa.list_(pa.string())), ("facets", pa.list_(pa.int64()))]
+        if recipe.embedder is not None:
+            columns.append(("vector", pa.list_(pa.float32(), recipe.embedder.dimension)))
+        schema = pa.schema(columns, metadata={_RECIPE: recipe.text(), _MADE: uuid4().hex})
+        self._connection().create_table(self._table, schema=schema)
 
-    @blocking
-    def _create(self, recipe: Recipe) -> None:
-        with self._writing():
-            if self._found() is None:
-                self._connection().create_table(self._table, schema=schema.schema_of(recipe, uuid4().hex))
+    def drop(self) -> None:
+        self._connection().drop_table(self._table, ignore_missing=True)
 
-    @blocking
-    def _drop(self) -> None:
-        with self._writing():
-            self._connection().drop_table(self._table, ignore_missing=True)
+    def index(self, table: Any) -> None:
+        kinds = require("lancedb.index", extra="lancedb")
+        plain = {"lower_case": False, "stem": False, "remove_stop_words": False, "ascii_folding": False}
+        words = kinds.FTS(base_tokenizer="whitespace", max_token_length=None, **plain)
+        due = [("key", "key", kinds.BTree()), ("facets", "facets", kinds.LabelList())]
+        due += [("terms", "terms", kinds.LabelList()), ("words", "terms", words)]
+        size, there = table.count_rows(), {one.name: one.num_unindexed_rows for one in table.list_indices()}
+        if max(there.values(), default=0) > max(INDEXED_FROM, size // 20):
+            table.optimize(cleanup_older_than=timedelta(hours=1))
+        due = due if size >= INDEXED_FROM else []
+        if self.index_from is not None and size >= self.index_from and "vector" in table.schema.names:
+            due.append(("near", "vector", kinds.IvfSq(distance_type="cosine")))
+        for name, column, kind in due:
+            if name not in there:
+                table.create_index(column, config=kind, name=name)
 
     # Writing.
 
-    @blocking
-    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> None:
-        with self._writing():
-            table = self._open()
-            rows = schema.rows_of(records, parents, table.schema)
-            keys = rows["key"].to_pylist()
-            before = self._read(table, ["parent"], one_of("key", keys), CHUNKS)
-            merge = table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all()
-            merge.execute(rows, on_bad_vectors="null")
-            if left := self._left(table, before, ()) - set(keys):
-                table.delete(one_of("key", left))
+    def merge(self, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        data = require("pyarrow", extra="lancedb").Table.from_pylist(rows, schema=table.schema)
+        merging = table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all()
+        merging.execute(data, on_bad_vectors="null")  # parents have none
 
-    @blocking
-    def _remove(self, ids: Sequence[str]) -> int:
-        with self._writing():
-            table, keys = self._open(), set(map(key_of, ids))
-            held = self._read(table, ["key", "parent"], one_of("key", keys))
-            if len(held):
-                table.delete(one_of("key", [*held["key"].to_pylist(), *self._left(table, held, keys)]))
-            return len(held)
+    def erase(self, table: Any, condition: str) -> None:
+        table.delete(condition)
 
-    def _left(self, table: Any, rows: Any, gone: Collection[str]) -> set[str]:
-        """The parents of rows that no chunk names, other than those `gone`."""
-        above = set(rows["parent"].drop_null().to_pylist())
-        named = self._read(table, ["key", "parent"], one_of("parent", above), CHUNKS).to_pylist() if above else ()
-        return above - {row["parent"] for row in named if row["key"] not in gone}
+    # Searching, with filters.
 
-    def _upserting(self, *given: Any) -> Steps[Any]:
-        written = yield from super()._upserting(*given)
-        if written.added or written.replaced:
-            yield from self._index()
-        return written
+    def read(self, table: Any, columns: Sequence[str], condition: str) -> Any:
+        return table.search().where(condition).select(list(columns)).to_arrow()
 
-    @blocking
-    def _index(self) -> None:
-        """Create the indexes that are due; update all where a twentieth of the rows is in none."""
-        kinds = require("lancedb.index", extra="lancedb")
-        plain = {"max_token_length": None, "lower_case": False, "stem": False, "remove_stop_words": False}
-        words = kinds.FTS(base_tokenizer="whitespace", ascii_folding=False, **plain)
-        due = [("key", "key", kinds.BTree()), ("facets", "facets", kinds.LabelList())]
-        due += [("terms", "terms", kinds.LabelList()), ("words", "terms", words)]
-        with self._writing():
-            table = self._open()
-            size, there = table.count_rows(), {index.name: index.num_unindexed_rows for index in table.list_indices()}
-            if max(there.values(), default=0) > max(INDEXED_FROM, size // 20):
-                table.optimize(cleanup_older_than=timedelta(hours=1))
-            due = due if size >= INDEXED_FROM else []
-            if self.index_from is not None and size >= self.index_from and "vector" in table.schema.names:
-                due.append(("near", "vector", kinds.IvfSq(distance_type="cosine")))
-            for name, column, kind in due:
-                if name not in there:
-                    table.create_index(column, config=kind, name=name)
+    def counted(self, table: Any, condition: str) -> int:
+        return int(table.count_rows(condition))
 
-    # Reading.
+    def near(self, table: Any, columns: Sequence[str], vector: Vector, limit: int, condition: str) -> Any:
+        query = table.search(vector, vector_column_name="vector").distance_type("cosine").where(condition)
+        query = query.minimum_nprobes(20).maximum_nprobes(0).refine_factor(4).limit(limit)
+        return query.select([*columns, "_distance"]).to_arrow()
 
-    def _read(self, table: Any, columns: Sequence[str], *conditions: str) -> Any:
-        """The columns of the rows that meet all conditions, as an Arrow table."""
-        return table.search().where(" AND ".join(conditions)).select(list(columns)).to_arrow()
-
-    def _rows(self, table: Any, columns: Sequence[str], where: Filter | None, condition: str = CHUNKS) -> Any:
-        """The columns of the chunks that pass a filter and meet a condition."""
-        clause, exact = schema.clause_of(where)
-        rows = self._read(table, [*columns, *([] if exact else ["metadata"])], CHUNKS, clause, condition)
-        return rows if exact else _filtered(rows, where)
-
-    def _counted(self, table: Any, where: Filter | None, condition: str = CHUNKS) -> int:
-        clause, exact = schema.clause_of(where)
-        if not exact:
-            return len(self._rows(table, ["length"], where, condition))
-        return int(table.count_rows(" AND ".join([CHUNKS, clause, condition])))
-
-    @blocking
-    def _count(self) -> int:
-        return self._counted(self._open(), None)
-
-    @blocking
-    def _digests(self, ids: Sequence[str]) -> Mapping[str, str]:
-        return dict(_stored(self._read(self._open(), ["key", "digest"], one_of("key", map(key_of, ids)))))
-
-    @blocking
-    def _page(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
-        rows = self._read(self._open(), ["key", "digest"], CHUNKS) if cursor is None else cursor
-        return _stored(rows.slice(0, limit)), rows.slice(limit) if len(rows) > limit else None
-
-    @blocking
-    def _get(self, ids: Sequence[str], parents: bool) -> Mapping[str, Chunk]:
-        return self._chunks(self._open(), [key_of(one, "p" if parents else "c") for one in ids])
-
-    def _chunks(self, table: Any, keys: Sequence[str]) -> dict[str, Chunk]:
-        rows = self._read(table, CHUNK, one_of("key", keys)).to_pylist() if keys else []
-        return {id_of(row["key"]): schema.chunk_of(row, self.name) for row in rows}
-
-    @blocking
-    def _vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
-        if self._recipe is None or self._recipe.embedder is None:
-            return {}
-        rows = self._read(self._open(), ["key", "vector"], one_of("key", map(key_of, ids)))
-        return dict(zip(map(id_of, rows["key"].to_pylist()), _matrix(rows), strict=True))
-
-    # Searching.
-
-    @blocking
-    def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Sequence[Found]:
-        table, wanted = self._open(), both(require, where)
-        (clause, exact), size = schema.clause_of(wanted), table.count_rows()
-        limit = min(2 * k, size) if clause != "false" else 0
-        while limit:
-            query = table.search(vector, vector_column_name="vector").distance_type("cosine").where(clause)
-            query = query.minimum_nprobes(20).maximum_nprobes(0).refine_factor(4).limit(limit)
-            near = query.select([*CHUNK, "vector", "_distance"]).to_arrow()
-            cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
-            near = near.append_column("cosine", [cosines])
-            rows = (near if exact else _filtered(near, wanted)).to_pylist()
-            found = [Found(schema.chunk_of(row, self.name), row["cosine"]) for row in rows]
-            found.sort(key=lambda one: (-one.score, one.chunk.id))
-            enough = len(found) >= k and (found[k - 1].score > cosines.min() or limit >= max(TIES, 2 * k))
-            if enough or len(near) < limit or limit == size:
-                return found[:k]
-            limit = min(4 * limit, size)
-        return []
-
-    def _check_statistics(self, asked: Keywords) -> None:
-        if not isinstance(asked.formula, Lucene):
-            raise ConfigError(f'statistics="engine": LanceDB ranks by Lucene(), not by {asked.formula!r}: use "exact"')
-
-    @blocking
-    def _tags(self, require: Filter | None) -> str:
-        return tags_of(self._sums(self._open(), require)[2])
-
-    @blocking
-    def _population(self, asked: Keywords) -> CollectionCounts:
-        return self._counts(self._open(), asked)
-
-    def _counts(self, table: Any, asked: Keywords) -> CollectionCounts:
-        frequencies = {form: self._counted(table, asked.counting, having([form])) for form in asked.forms}
-        return CollectionCounts(*self._sums(table, asked.counting)[:2], frequencies)
-
-    def _sums(self, table: Any, where: Filter | None) -> tuple[int, int, int]:
-        """The number of chunks that pass, of their terms, and the bits of their languages; kept for one version."""
-        version, key = (schema.recipe_of(table), table.version), canonical(where)
-        if self._totals[0] != version:
-            self._totals = version, {}
-        known = self._totals[1]
-        if key not in known:
-            rows = self._rows(table, ["length", "languages"], where)
-            length, languages = rows["length"].to_numpy().sum(), np.bitwise_or.reduce(rows["languages"].to_numpy())
-            known[key] = len(rows), int(length), int(languages)
-        return known[key]
-
-    @blocking
-    def _keywords(self, asked: Keywords, k: int) -> Sequence[KeywordHit]:
-        if not asked.terms or not k:
-            return ()
-        table, wanted = self._open(), ["key", "terms", "length"]
-        rows = self._ranked(table, asked, wanted, k)
-        rows = self._rows(table, wanted, asked.passing, having(asked.forms)) if rows is None else rows
-        scores, counts = self._scores(table, asked, rows)
-        keys = rows["key"].to_numpy()
-        least = np.partition(scores, -k)[-k] if len(scores) > k else -math.inf
-        chosen = [at for at in np.flatnonzero(scores >= least) if scores[at] > 0 or not asked.positive]
-        chosen = sorted(chosen, key=lambda at: (-scores[at], keys[at]))[:k]
-        chunks = self._chunks(table, [keys[at] for at in chosen])
-        return [
-            KeywordHit(chunks[id_of(keys[at])], float(scores[at]), tuple(f for f in asked.forms if counts[f][at]))
-            for at in chosen
-        ]
-
-    def _ranked(self, table: Any, asked: Keywords, columns: Sequence[str], k: int) -> Any:
-        """The chunks that LanceDB ranks best and that pass; None where all with a term are scored."""
-        indexed = any(index.name == "words" for index in table.list_indices())
-        if not (asked.by_engine and indexed and isinstance(asked.formula, Lucene) and min(asked.terms.values()) > 0):
+    def ranked(self, table: Any, columns: Sequence[str], words: Mapping[str, float], limit: int, condition: str) -> Any:
+        if all(index.name != "words" for index in table.list_indices()):
             return None
-        query, limit = schema.words_query(asked.terms), 2 * k + SPARE
-        clause, exact = schema.clause_of(asked.passing)
-        while True:
-            search = table.search(query, query_type="fts").where(clause).limit(limit)
-            rows = search.select([*columns, "metadata", "_score"]).to_arrow()
-            passing = rows if exact else _filtered(rows, asked.passing)
-            if len(rows) < limit or len(passing) >= k:
-                return passing
-            limit *= 4
-
-    @blocking
-    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Mapping[str, float]:
-        table = self._open()
-        rows = self._rows(table, ["key", "terms", "length"], asked.passing, one_of("key", map(key_of, ids)))
-        scores, _ = self._scores(table, asked, rows)
-        return dict(zip(map(id_of, rows["key"].to_pylist()), scores.tolist(), strict=True))
-
-    def _scores(self, table: Any, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
-        """The scores of rows, and how often each has each form."""
-        population, counts = self._counts(table, asked), schema.counts_of(rows["terms"], asked.forms)
-        terms, lengths = weigh(asked, population), rows["length"].to_numpy()
-        return scores_of(asked.formula, terms, population.mean, counts, lengths), counts
+        kinds, alike = require("lancedb.query", extra="lancedb"), dict[float, list[str]]()
+        for word, weight in words.items():
+            alike.setdefault(weight, []).append(word)
+        parts = [kinds.MatchQuery(" ".join(some), "terms", boost=weight) for weight, some in alike.items()]
+        query = parts[0] if len(parts) == 1 else kinds.BooleanQuery([(kinds.Occur.SHOULD, one) for one in parts])
+        search = table.search(query, query_type="fts").where(condition).limit(limit)
+        return search.select([*columns, "_score"]).to_arrow()
 
 
 def at(address: str, **options: Any) -> LanceEngine:
     """The collection at `lancedb:///FOLDER/COLLECTION`; ConfigError for any other address."""
     parts = urlsplit(address)
     folder, _, name = parts.path.rpartition("/")
-    if parts.scheme != "lancedb" or not folder or not name or parts.netloc or parts.query or parts.fragment:
+    if not folder or not name or parts.netloc or parts.query or parts.fragment:
         raise ConfigError("the address of a LanceDB collection is like lancedb:///FOLDER/COLLECTION")
     return LanceEngine(unquote(name), unquote(folder), **options)
-
-
-def _filtered(rows: Any, where: Filter | None) -> Any:
-    passes = compile_filter(where)
-    pa, kept = require("pyarrow", extra="lancedb"), [passes(json.loads(one)) for one in rows["metadata"].to_pylist()]
-    return rows.filter(pa.array(kept, pa.bool_()))
-
-
-def _stored(rows: Any) -> list[Stored]:
-    return [Stored(id_of(row["key"]), row["digest"]) for row in rows.to_pylist()]
-
-
-def _matrix(rows: Any) -> Any:
-    """The vectors, of shape (rows, dimension)."""
-    column = rows["vector"].combine_chunks()
-    return column.flatten().to_numpy().reshape(len(rows), column.type.list_size)

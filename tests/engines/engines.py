@@ -296,6 +296,7 @@ SYSTEMS = {
         System("postgres-bm25", _served(TextSearchServer), TEXT_SEARCH, TextSearchServer),
         System("chroma", _in_folder("chroma+file", "chroma"), CHROMA),
         System("chroma-http", _served(ChromaServer), CHROMA, ChromaServer),
+        System("lancedb", _in_folder("lancedb", "lance"), ("lancedb", OWN + "lancedb")),
         System("milvus", _in_folder("milvus+file", "milvus.db"), ("pymilvus", "milvus_lite", OWN + "milvus")),
     )
 }

@@ -20,6 +20,7 @@ SCHEMES = {
     "chroma": "chroma",
     "chroma+file": "chroma",
     "chromas": "chroma",
+    "lancedb": "lancedb",
     "milvus": "milvus",
     "milvus+file": "milvus",
     "milvuss": "milvus",
@@ -89,6 +90,7 @@ def connect(
     - `postgresql://[user[:password]@]host[:5432]/DATABASE#COLLECTION`
     - `chroma://host[:8000]/COLLECTION`, `chromas://` for TLS, `chroma+file:///FOLDER/COLLECTION`
     - `milvus://[user:password@]host[:19530]/COLLECTION`, `milvuss://` for TLS, `milvus+file:///FILE.db/COLLECTION`
+    - `lancedb:///FOLDER/COLLECTION`
 
     Raises ConfigError for any other address, MissingExtraError where the engine's client is not installed.
     """

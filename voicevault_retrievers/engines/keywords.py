@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import reduce
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.formulas import Formula, Lucene
+from voicevault_retrievers.lexical.formulas import Floats, Formula, Lucene
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.lexical.statistics import Statistics, counting_of
 from voicevault_retrievers.lexical.weighted_query import Forms
+
+Integers: TypeAlias = NDArray[np.int64]
 
 
 class Keywords(NamedTuple):
@@ -163,6 +169,26 @@ def score(
         elif absent:
             parts.append(weight * absent)
     return (math.fsum(parts), tuple(found)) if found else None
+
+
+def scores_of(
+    formula: Formula, terms: Sequence[Weighted], mean: float, counts: Mapping[str, Integers], lengths: Integers
+) -> Floats:
+    """`score` of many chunks: `counts` are the frequencies of each form in each; 0 where a chunk has no term."""
+    norm, total = formula.norm(lengths, mean), np.zeros(len(lengths))
+    there = np.zeros(len(lengths), dtype=bool)
+    for forms, weight in terms:
+        f = reduce(lambda held, form: np.where(held, held, counts[form]), forms, np.zeros(len(lengths), dtype=np.int64))
+        total += weight * np.where(f, formula.tf(np.maximum(f, 1), norm), formula.absent())
+        there |= f > 0
+    return np.where(there, total, 0.0)
+
+
+def best_of(scores: Floats, keys: Sequence[str], k: int, *, positive: bool = False) -> list[int]:
+    """The places of the k highest scores, ties by ascending key; `positive` drops scores of 0 or less."""
+    least = np.partition(scores, -k)[-k] if 0 < k < len(scores) else -math.inf
+    kept = np.flatnonzero((scores >= least) & ((scores > 0) | (not positive))).tolist()
+    return sorted(kept, key=lambda at: (-scores[at], keys[at]))[:k]
 
 
 def best(hits: Iterable[KeywordHit], k: int, *, positive: bool = False) -> list[KeywordHit]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError, LockedError
@@ -90,6 +91,17 @@ class Lock:
             f"{folder} is open for writing in process {holder}{waited}: close it there (KnowledgeBase.close), or wait "
             "longer (wait=seconds); the lock ends with that process"
         )
+
+
+@contextmanager
+def locked(path: Path, wait: float) -> Iterator[None]:
+    """A block that holds the `Lock` on a file, whose folder is created where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = Lock(path, wait)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _let_go(descriptor: int, pid: int) -> None:

@@ -10,13 +10,15 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from voicevault_retrievers.core.execution import plan
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import aoutcome_of, outcome_of
 
 T = TypeVar("T")
+S = TypeVar("S")
+P = ParamSpec("P")
 Steps: TypeAlias = Generator[Any, Any, T]
 
 
@@ -31,6 +33,16 @@ def asking(function: Callable[[], T]) -> Steps[T]:
     """A single step: a function that the client calls."""
     result: T = yield function
     return result
+
+
+def blocking(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Steps[T]]:
+    """A method that blocks as a method of one step: the client calls it, under an event loop in a worker thread."""
+
+    def steps(self: S, /, *arguments: P.args, **options: P.kwargs) -> Steps[T]:
+        return asking(partial(method, self, *arguments, **options))
+
+    steps.__doc__ = method.__doc__
+    return steps
 
 
 def run(steps: Steps[T], ask: Callable[[Any], Any]) -> T:

@@ -1,4 +1,4 @@
-"""Facets: the numbers and digests that a Milvus expression asks for, so that expressions contain no user text."""
+"""The numbers that a Milvus expression asks for beside `engines.facets`: of terms, lengths and languages."""
 
 from __future__ import annotations
 
@@ -6,40 +6,21 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
 
+from voicevault_retrievers.engines import facets
+from voicevault_retrievers.engines.facets import number_of
+
 CAPACITY = 4096
 """The most values in a Milvus array."""
 
 CROWDED = 0
 """The facet of a chunk whose metadata has more values than an array holds, instead of metadata facets."""
 
-_RESERVED = 1024
 _BEGINNING = 24
 
 
 def key_of(text: str) -> str:
     """The primary key of an id: 32 hexadecimal digits."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def number_of(*parts: str) -> int:
-    """A number of 63 bits for some strings; numbers below `_RESERVED` are left for other facets."""
-    told = "\0".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(told, digest_size=8).digest(), "big") % (2**63 - _RESERVED) + _RESERVED
-
-
-def facet(key: str, value: Any) -> int:
-    """The facet that a key has a value, or has it in its list."""
-    return number_of("is", key, *_told(value))
-
-
-def kind(key: str, value: Any) -> int:
-    """The facet that a key's value is comparable with this one."""
-    return number_of("kind", key, _told(value)[0])
-
-
-def present(key: str) -> int:
-    """The facet that a key has a value."""
-    return number_of("has", key)
 
 
 def bit(number: int) -> int:
@@ -78,19 +59,9 @@ def tags(terms: Iterable[str]) -> list[int]:
 
 
 def of_metadata(metadata: Mapping[str, Any]) -> list[int]:
-    """The facets of metadata."""
-    found: dict[int, None] = {}
-    for key, value in metadata.items():
-        if value is None:
-            continue
-        found[present(key)] = None
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, str | bool | int | float):
-                found[facet(key, one)] = None
-                found[kind(key, one)] = None
-        if isinstance(value, list):  # `$ne` compares a list with values of every kind
-            found.update({kind(key, sample): None for sample in ("", 0, True)})
-    return list(found) if len(found) <= CAPACITY - 128 else [CROWDED]
+    """The facets of metadata, or `CROWDED`."""
+    found = facets.of_metadata(metadata)
+    return found if len(found) <= CAPACITY - 128 else [CROWDED]
 
 
 def ordered_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,12 +73,3 @@ def ordered_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, int | float) and not isinstance(value, bool):
             found[ordered_key(key, False)] = float(max(-1e300, min(1e300, value)))
     return found
-
-
-def _told(value: Any) -> tuple[str, str]:
-    if isinstance(value, str):
-        return "text", value
-    if isinstance(value, bool):
-        return "flag", str(value)
-    whole = isinstance(value, int) or value.is_integer()
-    return "number", str(int(value)) if whole else repr(value)

@@ -7,30 +7,26 @@ its index from the first row to the end of the transaction, which no statement m
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
+from voicevault_retrievers.engines.encoding import encoded, escaped
 from voicevault_retrievers.engines.keywords import Keywords
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.statements import Ranked, known, population
 from voicevault_retrievers.engines.postgres.tables import Tables
-from voicevault_retrievers.engines.postgres.texts import escaped, term_key
+from voicevault_retrievers.engines.postgres.texts import term_key
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.lexical.formulas import Lucene
 
 OPTION = "bm25_index"
 """The option of a recipe that has [k1, b] of the index; absent where the collection has none."""
-
-LONGEST_TERM = 1000
-"""The most bytes of a term that is indexed as it is: PostgreSQL's words have at most 2046 characters."""
 
 LONGEST_TEXT = 400_000
 """The most characters of the words of one row: PostgreSQL's parsed texts have at most a mebibyte."""
@@ -56,8 +52,6 @@ MOST_REPEATS = 100
 LONGEST_QUERY = 4000
 """The number of words of a query that is not repeated further for finer weights."""
 
-_PLAIN = re.compile("[a-z]+")
-_NIBBLES = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 
 THERE = """
 SELECT
@@ -200,19 +194,6 @@ def option(recipe: Recipe | None) -> Lucene | None:
 def with_option(recipe: Recipe, formula: Lucene) -> Recipe:
     """A recipe of a collection with an index that scores by the formula."""
     return replace(recipe, options={**recipe.options, OPTION: [formula.k1, formula.b]})
-
-
-def encoded(term: str) -> str:
-    """A term as one word of the letters a to z. Different terms have different words.
-
-    A prefix says how: `w` the term itself, `h` its UTF-8 bytes as two letters each, `d` the digest of an overlong term.
-    """
-    if _PLAIN.fullmatch(term) and len(term) <= LONGEST_TERM:
-        return f"w{term}"
-    key = escaped(term).encode()
-    if len(key) > LONGEST_TERM:
-        return f"d{hashlib.blake2b(key, digest_size=32).hexdigest().translate(_NIBBLES)}"
-    return f"h{key.hex().translate(_NIBBLES)}"
 
 
 def word_rows(terms: Mapping[str, int], words: dict[str, str]) -> Iterator[str]:

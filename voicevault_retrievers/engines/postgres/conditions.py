@@ -14,7 +14,8 @@ from numbers import Integral, Rational, Real
 from typing import Any
 
 from voicevault_retrievers.core.filters import Condition, Every, Filter, Node, Not, parse
-from voicevault_retrievers.engines.postgres.texts import escaped, metadata_json, number_text
+from voicevault_retrievers.engines.encoding import escaped
+from voicevault_retrievers.engines.postgres.texts import metadata_json, number_text
 from voicevault_retrievers.errors import FilterNotSupportedError
 
 FEW = 8

@@ -15,18 +15,14 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
+from voicevault_retrievers.engines.encoding import escaped, unescaped
 from voicevault_retrievers.engines.engine import Capabilities, Progress, Record, Stored
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import ServerFused
 from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords
 from voicevault_retrievers.engines.postgres.tables import Tables, check_access, enabling
-from voicevault_retrievers.engines.postgres.texts import (
-    escaped,
-    is_plain,
-    metadata_of,
-    unescaped,
-)
+from voicevault_retrievers.engines.postgres.texts import is_plain, metadata_of
 from voicevault_retrievers.engines.questions import QUESTIONS
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import WriteCounts

@@ -13,6 +13,7 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked
+from voicevault_retrievers.engines.encoding import unescaped
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
@@ -20,7 +21,6 @@ from voicevault_retrievers.engines.postgres.bm25_index import TextSearch
 from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction
 from voicevault_retrievers.engines.postgres.fused import FusedRow
 from voicevault_retrievers.engines.postgres.tables import Tables
-from voicevault_retrievers.engines.postgres.texts import unescaped
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Formula, Lucene

@@ -9,11 +9,12 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Vector
+from voicevault_retrievers.engines.encoding import escaped
 from voicevault_retrievers.engines.keywords import Keywords
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import SqlStatement
 from voicevault_retrievers.engines.postgres.tables import Tables
-from voicevault_retrievers.engines.postgres.texts import escaped, term_key
+from voicevault_retrievers.engines.postgres.texts import term_key
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formula, Lucene, Okapi, Robertson
 from voicevault_retrievers.text.languages import TAGS

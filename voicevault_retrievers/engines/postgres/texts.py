@@ -1,9 +1,4 @@
-"""Text and metadata in a form that PostgreSQL can store, without loss.
-
-Neither text nor jsonb can hold NUL or a lone surrogate. Those, and the characters that begin codes, are written as
-codes. Codes of a kind have one length, are never part of another text's code, and sort as their characters do. So
-equality, order by code point and substrings keep their meaning. All other text is unchanged.
-"""
+"""Terms and metadata in a form that PostgreSQL can store and index, without loss; see `engines.encoding`."""
 
 from __future__ import annotations
 
@@ -11,24 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from itertools import product
 from typing import Any
 
-_SIGNS = "\x03\x04\x05\x06\x07\x08"
-_LOW = [chr(code) for code in range(9)]
-_HIGH = [chr(code) for code in range(0xD7FE, 0xE000)]
+from voicevault_retrievers.engines.encoding import escaped, unescaped
 
-
-def _codes(letters: list[str], leads: str, signs: int) -> dict[str, str]:
-    return dict(zip(letters, map("".join, product(leads, *[_SIGNS] * signs)), strict=False))
-
-
-_CODES = {**_codes(_LOW, "\x01\x02", 1), **_codes(_HIGH, "\ud7fe\ud7ff", 4)}
-_LETTERS = {code: letter for letter, code in _CODES.items()}
-_TABLE = str.maketrans(_CODES)
-_ODD = re.compile("[\0-\x08\ud7fe-\udfff]")
 _HALVES = re.compile("[\ud800-\udfff]")
-_CODED = re.compile("[\x01\x02].|[\ud7fe\ud7ff].{4}", re.DOTALL)
 _CODED_JSON = re.compile(r"\\u000[12]|[\ud7fe\ud7ff]")
 
 LONGEST = 2600
@@ -40,16 +22,6 @@ _EXACT = 2.0**53
 def is_plain(value: Any) -> bool:
     """Whether a value is a string that PostgreSQL can store unchanged."""
     return isinstance(value, str) and "\0" not in value and not _HALVES.search(value)
-
-
-def escaped(text: str) -> str:
-    """A text in the form that PostgreSQL can store."""
-    return text.translate(_TABLE) if _ODD.search(text) else text
-
-
-def unescaped(text: str) -> str:
-    """The original of an escaped text."""
-    return _CODED.sub(lambda found: _LETTERS.get(found[0], found[0]), text) if _CODED.search(text) else text
 
 
 def term_key(term: str) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk
+from voicevault_retrievers.engines.encoding import escaped, unescaped
 from voicevault_retrievers.engines.postgres import bm25_index, copies
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
-from voicevault_retrievers.engines.postgres.texts import LONGEST, escaped, metadata_json, term_key, unescaped
+from voicevault_retrievers.engines.postgres.texts import LONGEST, metadata_json, term_key
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, SearchError

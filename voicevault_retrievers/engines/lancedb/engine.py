@@ -1,0 +1,156 @@
+"""LanceDB as an engine: a collection is a table in a folder, opened in this process."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from voicevault_retrievers._support.checks import whole_or_none
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.core.types import Vector
+from voicevault_retrievers.engines.engine import Capabilities
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.rows import CHUNK
+from voicevault_retrievers.engines.tables import TableEngine
+from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.store.lock import locked
+
+INDEXED_FROM = 1000
+"""The number of rows from which a table has indexes of terms, filters and keys."""
+
+_NAME = re.compile(r"(?!hex\.)[A-Za-z0-9_.-]{1,200}")
+_RECIPE, _MADE = b"voicevault_recipe", b"voicevault_made"
+
+
+class LanceEngine(TableEngine):
+    """A LanceDB table, by its name, in the folder `path`; see `Engine`.
+
+    A search reads one version of the table, the newest, whichever process wrote it. The writers of a folder take turns
+    by a file lock; one that waits longer than `timeout` gets LockedError.
+
+    From 1000 chunks on, `bm25(statistics="engine")`, the default, lets LanceDB's full-text index rank the chunks and
+    scores the best 2k + 50 by the asked `Lucene` and exact statistics; ConfigError for another formula. "exact" scores
+    every chunk that has a term. Vectors are compared exactly until an upsert leaves `index_from` rows (None: never),
+    which builds an index of 8-bit vectors (IVF_SQ).
+    """
+
+    def __init__(self, name: str, path: Path | str, *, index_from: int | None = 50_000, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.folder = Path(path).absolute()
+        self.index_from = whole_or_none("index_from", index_from)
+        self.capabilities = Capabilities(index_from is None, atomic=True, native_async=False, engine_statistics=True)
+        self._table = name if _NAME.fullmatch(name) else f"hex.{name.encode('utf-8', 'surrogatepass').hex()}"
+        if len(self._table) > 240:
+            raise ConfigError(f"the name {name[:40]!r}... is too long for a LanceDB table: shorten it")
+        self._database: Any = None
+
+    # Connection.
+
+    def _connection(self) -> Any:
+        with self._mutex:
+            if self._database is None:
+                self._database = require("lancedb", extra="lancedb").connect(self.folder)
+            return self._database
+
+    def found(self) -> Any:
+        there = (self.folder / f"{self._table}.lance").is_dir()
+        return self._connection().open_table(self._table) if there else None
+
+    def described(self, table: Any) -> tuple[str, Any]:
+        told = table.schema.metadata or {}
+        return told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version)
+
+    def writing(self) -> AbstractContextManager[None]:
+        return locked(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)
+
+    def sibling(self, suffix: str, **options: Any) -> LanceEngine:
+        given: dict[str, Any] = {"analyzer": self._given[0], "embedder": self._given[1], "timeout": self.timeout}
+        given |= {"limits": self._limits, "index_from": self.index_from}
+        return LanceEngine(self.name + suffix, self.folder, **{**given, **options})
+
+    def _close(self) -> None:
+        self._database = None
+
+    def __repr__(self) -> str:
+        return f"LanceEngine({self.name!r}, {str(self.folder)!r})"
+
+    # Schema.
+
+    def create(self, recipe: Recipe) -> None:
+        pa = require("pyarrow", extra="lancedb")
+        columns = [(name, pa.string()) for name in (*CHUNK, "digest")]
+        columns += [("length", pa.int32()), ("languages", pa.int64())]
+        columns += [("terms", pa.list_(pa.string())), ("facets", pa.list_(pa.int64()))]
+        if recipe.embedder is not None:
+            columns.append(("vector", pa.list_(pa.float32(), recipe.embedder.dimension)))
+        schema = pa.schema(columns, metadata={_RECIPE: recipe.text(), _MADE: uuid4().hex})
+        self._connection().create_table(self._table, schema=schema)
+
+    def drop(self) -> None:
+        self._connection().drop_table(self._table, ignore_missing=True)
+
+    def index(self, table: Any) -> None:
+        kinds = require("lancedb.index", extra="lancedb")
+        plain = {"lower_case": False, "stem": False, "remove_stop_words": False, "ascii_folding": False}
+        words = kinds.FTS(base_tokenizer="whitespace", max_token_length=None, **plain)
+        due = [("key", "key", kinds.BTree()), ("facets", "facets", kinds.LabelList())]
+        due += [("terms", "terms", kinds.LabelList()), ("words", "terms", words)]
+        size, there = table.count_rows(), {one.name: one.num_unindexed_rows for one in table.list_indices()}
+        if max(there.values(), default=0) > max(INDEXED_FROM, size // 20):
+            table.optimize(cleanup_older_than=timedelta(hours=1))
+        due = due if size >= INDEXED_FROM else []
+        if self.index_from is not None and size >= self.index_from and "vector" in table.schema.names:
+            due.append(("near", "vector", kinds.IvfSq(distance_type="cosine")))
+        for name, column, kind in due:
+            if name not in there:
+                table.create_index(column, config=kind, name=name)
+
+    # Writing.
+
+    def merge(self, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        data = require("pyarrow", extra="lancedb").Table.from_pylist(rows, schema=table.schema)
+        merging = table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all()
+        merging.execute(data, on_bad_vectors="null")  # parents have none
+
+    def erase(self, table: Any, condition: str) -> None:
+        table.delete(condition)
+
+    # Searching, with filters.
+
+    def read(self, table: Any, columns: Sequence[str], condition: str) -> Any:
+        return table.search().where(condition).select(list(columns)).to_arrow()
+
+    def counted(self, table: Any, condition: str) -> int:
+        return int(table.count_rows(condition))
+
+    def near(self, table: Any, columns: Sequence[str], vector: Vector, limit: int, condition: str) -> Any:
+        query = table.search(vector, vector_column_name="vector").distance_type("cosine").where(condition)
+        query = query.minimum_nprobes(20).maximum_nprobes(0).refine_factor(4).limit(limit)
+        return query.select([*columns, "_distance"]).to_arrow()
+
+    def ranked(self, table: Any, columns: Sequence[str], words: Mapping[str, float], limit: int, condition: str) -> Any:
+        if all(index.name != "words" for index in table.list_indices()):
+            return None
+        kinds, alike = require("lancedb.query", extra="lancedb"), dict[float, list[str]]()
+        for word, weight in words.items():
+            alike.setdefault(weight, []).append(word)
+        parts = [kinds.MatchQuery(" ".join(some), "terms", boost=weight) for weight, some in alike.items()]
+        query = parts[0] if len(parts) == 1 else kinds.BooleanQuery([(kinds.Occur.SHOULD, one) for one in parts])
+        search = table.search(query, query_type="fts").where(condition).limit(limit)
+        return search.select([*columns, "_score"]).to_arrow()
+
+
+def at(address: str, **options: Any) -> LanceEngine:
+    """The collection at `lancedb:///FOLDER/COLLECTION`; ConfigError for any other address."""
+    parts = urlsplit(address)
+    folder, _, name = parts.path.rpartition("/")
+    if not folder or not name or parts.netloc or parts.query or parts.fragment:
+        raise ConfigError("the address of a LanceDB collection is like lancedb:///FOLDER/COLLECTION")
+    return LanceEngine(unquote(name), unquote(folder), **options)

@@ -1,0 +1,344 @@
+"""An engine over a table of rows, for databases that return Arrow tables and have array functions in SQL."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from voicevault_retrievers._support.extras import require as imported
+from voicevault_retrievers.core.execution.steps import Steps, blocking
+from voicevault_retrievers.core.filters import Filter, both, canonical, compile_filter
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Chunk, Vector
+from voicevault_retrievers.engines.encoding import encoded
+from voicevault_retrievers.engines.engine import Engine, Record, Stored
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best_of, scores_of, weigh
+from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.rows import (
+    CHUNK,
+    CHUNKS,
+    NONE,
+    SCORED,
+    chunk_of,
+    condition_of,
+    having,
+    id_of,
+    key_of,
+    one_of,
+    parent_row,
+    row_of,
+)
+from voicevault_retrievers.errors import ConfigError, RetrievalError, SearchError, SearchNotAvailableError
+from voicevault_retrievers.lexical.formulas import Lucene
+from voicevault_retrievers.text.analyzed_texts import tags_of
+
+TIES = 1000
+"""How many neighbours are read at most to order equally near chunks by id."""
+
+SPARE = 50
+"""The candidates that the database ranks beyond twice k, as its BM25 may have other constants."""
+
+
+SCOPES = 64
+"""The most filters whose sums are cached."""
+
+
+class TableEngine(Engine):
+    """An engine whose chunks and parents are rows (see `engines.rows`) of a table; subclasses define its requests.
+
+    The methods block, and conditions are SQL on the columns of `engines.rows`. All of a search reads what one call of
+    `found` returned, so that it has to be a version of the table that later writes do not change. What a method raises
+    as OSError becomes SearchNotAvailableError, another exception SearchError; the recipe is read again after either.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self._sums: tuple[Any, dict[str, tuple[int, int, int]]] = None, {}
+
+    @abstractmethod
+    def found(self) -> Any:
+        """The table as it is now; None where there is none."""
+
+    @abstractmethod
+    def described(self, table: Any) -> tuple[str, Any]:
+        """The recipe that the table was created with, and what every write to it changes."""
+
+    @abstractmethod
+    def create(self, recipe: Recipe) -> None:
+        """Create the table with the recipe; called while `writing` excludes others, and where there is none."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Remove the table, if there is one."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """A block in which no other client writes."""
+
+    @abstractmethod
+    def merge(self, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows, all or none, replacing those with the same `key`."""
+
+    @abstractmethod
+    def erase(self, table: Any, condition: str) -> None:
+        """Delete the rows that meet a condition."""
+
+    @abstractmethod
+    def index(self, table: Any) -> None:
+        """Create or update the indexes that are due after an upsert."""
+
+    @abstractmethod
+    def read(self, table: Any, columns: Sequence[str], condition: str) -> Any:
+        """The columns of the rows that meet a condition, as an Arrow table."""
+
+    @abstractmethod
+    def counted(self, table: Any, condition: str) -> int:
+        """The number of rows that meet a condition."""
+
+    @abstractmethod
+    def near(self, table: Any, columns: Sequence[str], vector: Vector, limit: int, condition: str) -> Any:
+        """The columns of the rows nearest by cosine, in any order, of those that meet a condition."""
+
+    @abstractmethod
+    def ranked(self, table: Any, columns: Sequence[str], words: Mapping[str, float], limit: int, condition: str) -> Any:
+        """The columns of the rows best by the database's BM25 for weighted words of `terms`; None without an index."""
+
+    # Connection.
+
+    def _now(self, ask: Any) -> Any:
+        try:
+            return ask()
+        except RetrievalError:
+            raise
+        except Exception as error:
+            self.forget()
+            kind = SearchNotAvailableError if isinstance(error, OSError) else SearchError
+            raise kind(f"{self!r} fails, or was replaced meanwhile: {error}") from error
+
+    def _open(self) -> Any:
+        """The table; SearchError where the collection is gone, or its recipe is not the known one."""
+        table = self.found()
+        if table is None or Recipe.parse(self.described(table)[0], self.name) != self._recipe:
+            self.forget()
+            raise SearchError(f"collection {self.name!r} was replaced meanwhile, or removed: ask again")
+        return table
+
+    def _close(self) -> None:
+        """Does nothing, where the client has nothing to close."""
+
+    async def _aclose(self) -> None:
+        """Does nothing: there are no connections of an event loop."""
+
+    # The collection, and writing.
+
+    @blocking
+    def _read_recipe(self) -> str | None:
+        table = self.found()
+        return None if table is None else self.described(table)[0]
+
+    @blocking
+    def _create(self, recipe: Recipe) -> None:
+        with self.writing():
+            if self.found() is None:
+                self.create(recipe)
+
+    @blocking
+    def _drop(self) -> None:
+        with self.writing():
+            self.drop()
+
+    def _upserting(self, *given: Any) -> Steps[Any]:
+        written = yield from super()._upserting(*given)
+        if written.added or written.replaced:
+            yield from self._index()
+        return written
+
+    @blocking
+    def _index(self) -> None:
+        with self.writing():
+            self.index(self._open())
+
+    @blocking
+    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> None:
+        rows = [*map(parent_row, parents), *map(row_of, records)]
+        keys = [row["key"] for row in rows]
+        with self.writing():
+            table = self._open()
+            before = self.read(table, ["parent"], f"{one_of('key', keys)} AND {CHUNKS}")
+            self.merge(table, rows)
+            if left := self._left(table, before, ()) - set(keys):
+                self.erase(table, one_of("key", left))
+
+    @blocking
+    def _remove(self, ids: Sequence[str]) -> int:
+        keys = set(map(key_of, ids))
+        with self.writing():
+            table = self._open()
+            held = self.read(table, ["key", "parent"], one_of("key", keys))
+            if len(held):
+                self.erase(table, one_of("key", [*held["key"].to_pylist(), *self._left(table, held, keys)]))
+            return len(held)
+
+    def _left(self, table: Any, rows: Any, gone: Collection[str]) -> set[str]:
+        """The parents of rows that no chunk names, other than those `gone`."""
+        above = set(rows["parent"].drop_null().to_pylist())
+        naming = f"{one_of('parent', above)} AND {CHUNKS}" if above else ""
+        named = self.read(table, ["key", "parent"], naming).to_pylist() if above else ()
+        return above - {row["parent"] for row in named if row["key"] not in gone}
+
+    # Reading, with filters.
+
+    def _rows(self, table: Any, columns: Sequence[str], where: Filter | None, condition: str = CHUNKS) -> Any:
+        """The columns of the chunks that pass a filter and meet a condition."""
+        told, exact = condition_of(where)
+        rows = self.read(table, [*columns, *([] if exact else ["metadata"])], f"{CHUNKS} AND {told} AND {condition}")
+        return rows if exact else _filtered(rows, where)
+
+    def _counted(self, table: Any, where: Filter | None, condition: str = CHUNKS) -> int:
+        told, exact = condition_of(where)
+        if exact:
+            return self.counted(table, f"{CHUNKS} AND {told} AND {condition}")
+        return len(self._rows(table, ["length"], where, condition))
+
+    @blocking
+    def _count(self) -> int:
+        return self._counted(self._open(), None)
+
+    @blocking
+    def _digests(self, ids: Sequence[str]) -> Mapping[str, str]:
+        return dict(_stored(self.read(self._open(), ["key", "digest"], one_of("key", map(key_of, ids)))))
+
+    @blocking
+    def _page(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
+        rows = self.read(self._open(), ["key", "digest"], CHUNKS) if cursor is None else cursor
+        return _stored(rows.slice(0, limit)), rows.slice(limit) if len(rows) > limit else None
+
+    @blocking
+    def _get(self, ids: Sequence[str], parents: bool) -> Mapping[str, Chunk]:
+        return self._chunks(self._open(), [key_of(one, "p" if parents else "c") for one in ids])
+
+    def _chunks(self, table: Any, keys: Sequence[str]) -> dict[str, Chunk]:
+        rows = self.read(table, CHUNK, one_of("key", keys)).to_pylist() if keys else []
+        return {id_of(row["key"]): chunk_of(row, self.name) for row in rows}
+
+    @blocking
+    def _vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
+        if self._recipe is None or self._recipe.embedder is None:
+            return {}
+        rows = self.read(self._open(), ["key", "vector"], one_of("key", map(key_of, ids)))
+        return dict(zip(map(id_of, rows["key"].to_pylist()), _matrix(rows), strict=True))
+
+    # Searching.
+
+    @blocking
+    def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Sequence[Found]:
+        table, wanted = self._open(), both(require, where)
+        (told, exact), size = condition_of(wanted), self.counted(table, CHUNKS)
+        limit = 0 if told == NONE else min(2 * k, size)
+        while limit:
+            near = self.near(table, [*CHUNK, "vector"], vector, limit, told)
+            cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
+            near = near.append_column("cosine", [cosines])
+            rows = (near if exact else _filtered(near, wanted)).to_pylist()
+            found = [Found(chunk_of(row, self.name), row["cosine"]) for row in rows]
+            found.sort(key=lambda one: (-one.score, one.chunk.id))
+            enough = len(found) >= k and (found[k - 1].score > cosines.min() or limit >= max(TIES, 2 * k))
+            if enough or len(near) < limit or limit == size:
+                return found[:k]
+            limit = min(4 * limit, size)
+        return []
+
+    @blocking
+    def _keywords(self, asked: Keywords, k: int) -> Sequence[KeywordHit]:
+        if not asked.terms:
+            return ()
+        table = self._open()
+        rows = self._ranked(table, asked, k) if self._ranks(asked) else None
+        if rows is None:
+            rows = self._rows(table, SCORED, asked.passing, having(asked.forms))
+        (scores, counts), keys = self._scores(table, asked, rows), rows["key"].to_pylist()
+        best = best_of(scores, keys, k, positive=asked.positive)
+        chunks = self._chunks(table, [keys[at] for at in best])
+        forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
+        return [KeywordHit(chunks[id_of(keys[at])], float(scores[at]), of) for at, of in zip(best, forms, strict=True)]
+
+    def _ranks(self, asked: Keywords) -> bool:
+        return asked.by_engine and isinstance(asked.formula, Lucene) and min(asked.terms.values()) > 0
+
+    def _ranked(self, table: Any, asked: Keywords, k: int) -> Any:
+        """The chunks that the database ranks best and that pass; None where it has no index."""
+        words = {encoded(form): weight for forms, weight in asked.terms.items() for form in forms}
+        (told, exact), limit = condition_of(asked.passing), 2 * k + SPARE
+        while True:
+            rows = self.ranked(table, [*SCORED, "metadata"], words, limit, told)
+            passing = rows if rows is None or exact else _filtered(rows, asked.passing)
+            if rows is None or len(rows) < limit or len(passing) >= k:
+                return passing
+            limit *= 4
+
+    @blocking
+    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Mapping[str, float]:
+        table = self._open()
+        rows = self._rows(table, SCORED, asked.passing, one_of("key", map(key_of, ids)))
+        scores, _ = self._scores(table, asked, rows)
+        return dict(zip(map(id_of, rows["key"].to_pylist()), scores.tolist(), strict=True))
+
+    def _scores(self, table: Any, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
+        """The scores of rows, and how often each has each form."""
+        pa, pc = imported("pyarrow", extra="lancedb"), imported("pyarrow.compute", extra="lancedb")
+        terms, forms, size = rows["terms"].combine_chunks(), asked.forms, len(asked.forms) + 1
+        known = pc.fill_null(pc.index_in(terms.flatten(), pa.array(map(encoded, forms), pa.string())), len(forms))
+        cells = pc.list_parent_indices(terms).to_numpy().astype(np.int64) * size + known.to_numpy()
+        table_of = np.bincount(cells, minlength=len(rows) * size).reshape(-1, size)
+        counts, population = dict(zip(forms, table_of.T, strict=False)), self._counts(table, asked)
+        lengths = rows["length"].to_numpy()
+        return scores_of(asked.formula, weigh(asked, population), population.mean, counts, lengths), counts
+
+    def _check_statistics(self, asked: Keywords) -> None:
+        if not isinstance(asked.formula, Lucene):
+            raise ConfigError(f'statistics="engine" ranks by Lucene(), not by {asked.formula!r}: search with "exact"')
+
+    @blocking
+    def _population(self, asked: Keywords) -> CollectionCounts:
+        return self._counts(self._open(), asked)
+
+    def _counts(self, table: Any, asked: Keywords) -> CollectionCounts:
+        frequencies = {form: self._counted(table, asked.counting, having([form])) for form in asked.forms}
+        return CollectionCounts(*self._sums_of(table, asked.counting)[:2], frequencies)
+
+    @blocking
+    def _tags(self, require: Filter | None) -> str:
+        return tags_of(self._sums_of(self._open(), require)[2])
+
+    def _sums_of(self, table: Any, where: Filter | None) -> tuple[int, int, int]:
+        """How many chunks pass, the sum of their lengths, the bits of their languages; cached for one version."""
+        version, key = self.described(table), canonical(where)
+        known, held = self._sums
+        if known != version or (key not in held and len(held) >= SCOPES):
+            held = {}
+        if key not in held:
+            rows = self._rows(table, ["length", "languages"], where)
+            length, languages = rows["length"].to_numpy().sum(), np.bitwise_or.reduce(rows["languages"].to_numpy())
+            held = {**held, key: (len(rows), int(length), int(languages))}
+            self._sums = version, held
+        return held[key]
+
+
+def _filtered(rows: Any, where: Filter | None) -> Any:
+    passes, pa = compile_filter(where), imported("pyarrow", extra="lancedb")
+    return rows.filter(pa.array([passes(json.loads(one)) for one in rows["metadata"].to_pylist()], pa.bool_()))
+
+
+def _stored(rows: Any) -> list[Stored]:
+    return [Stored(id_of(row["key"]), row["digest"]) for row in rows.to_pylist()]
+
+
+def _matrix(rows: Any) -> Any:
+    """The vectors, of shape (rows, dimension)."""
+    column = rows["vector"].combine_chunks()
+    return column.flatten().to_numpy().reshape(len(rows), column.type.list_size)

@@ -104,13 +104,15 @@ class FakeQdrant:
             return {"points": found, "next_page_offset": after}
         if rest_of == "points/count":
             return self.client.count(name, all_of.CountRequest(**body).filter)
-        assert rest_of == "points/query", rest_of
-        query: Any = all_of.QueryRequest(**body)  # its params say how an index is searched, and there is none
-        return self.client.query_points(
-            name, query.query, using=query.using, prefetch=query.prefetch, query_filter=query.filter,
-            limit=query.limit, with_payload=query.with_payload,
-            score_threshold=query.score_threshold,
-        )  # fmt: skip
+        if rest_of == "facet":
+            facet: Any = all_of.FacetRequest(**body)
+            assert facet.key in self.indexes, f"no index for the facet {facet.key}"
+            return self.client.facet(name, facet.key, facet.filter, limit=facet.limit, exact=facet.exact)
+        assert rest_of == "points/query/batch", rest_of
+        queries: Any = all_of.QueryRequestBatch(**body).searches
+        for query in queries:  # params say how an index is searched, and there is none
+            query.params = None
+        return self.client.query_batch_points(name, queries)
 
 
 def _handler(fake: FakeQdrant) -> type[BaseHTTPRequestHandler]:

@@ -11,8 +11,6 @@ from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.engines.addresses import connect as opened
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.concurrency import TogetherSuite
-from voicevault_retrievers.testing.filtering import Filters
-from voicevault_retrievers.testing.keyword_search import KeywordSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 
 
@@ -20,10 +18,9 @@ class TestQdrant(Conformance):
     system = "qdrant"
     ways = ("sync",)
     other_options: ClassVar[dict[str, Any]] = {
-        "idf": "server",
         "quantization": "scalar",
         "tenant": "t",
-        "indexes": {"page": "integer"},
+        "indexes": ["page"],
     }
 
 
@@ -57,12 +54,3 @@ class TestQdrantOfAClient(Elsewhere):
         engine = pytest.importorskip("voicevault_retrievers.engines.qdrant").QdrantEngine
         yield lambda name, **options: engine(name, client=client, **options)
         client.close()
-
-
-class TestQdrantThatWeighs(Started, KeywordSuite, Filters):
-    """Qdrant's own idf, over its own counts: keywords score otherwise, and all else is as in `TestQdrant`."""
-
-    system = "qdrant"
-    ways = ("sync",)
-    tau = 0.5  # values are stored at the mean length of their time
-    given: ClassVar[dict[str, Any]] = {"idf": "server"}

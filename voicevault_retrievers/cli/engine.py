@@ -125,7 +125,7 @@ def diff(
 @_json
 @options.reporting
 def info(address: str, as_json: bool) -> None:
-    """What a collection holds, and what its engine does as a knowledge base does."""
+    """What a collection holds, what its engine does as a knowledge base does, and how far its weights have drifted."""
     with closing(connect(filled(address))) as found:
         there = found.run(found.exists())
         told = {
@@ -134,12 +134,30 @@ def info(address: str, as_json: bool) -> None:
             "chunks": len(found),
             "made_with": json.loads(found.recipe.text()) if found.recipe else None,
             "capabilities": asdict(found.capabilities),
+            **found.status(),
         }
     if as_json:
         _print_json(told)
         return
     for key, value in told.items():
         click.echo(f"{key}: {json.dumps(value) if isinstance(value, dict) else value}")
+
+
+@engine.command(epilog=options.examples("voicevault engine reweigh 'qdrant+file://${PWD}/qdrant/plant'"))
+@click.argument("address")
+@_json
+@options.reporting
+def reweigh(address: str, as_json: bool) -> None:
+    """Make the stored keyword weights of a collection with its present mean length.
+
+    `voicevault engine info` shows as drift how far the mean has moved since. Only Qdrant stores such weights.
+    """
+    with closing(connect(filled(address))) as found:
+        changed = found.reweigh()
+    if as_json:
+        _print_json({"reweighed": changed})
+    else:
+        click.echo(f"{changed} chunks have new weights")
 
 
 def _opened(name: str, root: Path | None) -> KnowledgeBase | Engine:

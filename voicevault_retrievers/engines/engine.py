@@ -147,6 +147,22 @@ class Engine(WritableEngine, HybridSearch):
         none: Mapping[str, Vector] = {}
         return dict(self.run(self._if_there(partial(self._vectors, wanted), none))) if wanted else {}
 
+    def status(self) -> Mapping[str, Any]:
+        """What else the engine tells of the collection, such as its weights and indexes; empty where it keeps none."""
+        none: Mapping[str, Any] = {}
+        return self.run(self._if_there(self._status, none))
+
+    def reweigh(self) -> int:
+        """Make the stored keyword weights with the present mean length; returns how many chunks got new ones.
+
+        Raises ConfigError where the engine stores no weights.
+        """
+        return self.run(self._if_there(self._reweigh, 0))
+
+    async def areweigh(self) -> int:
+        """`reweigh` on the running event loop."""
+        return await self.arun(self._if_there(self._reweigh, 0))
+
     def bm25(self, **options: Any) -> EngineBM25:
         """The keyword channel; `options` are those of `EngineBM25`."""
         return EngineBM25(self, **options)
@@ -228,6 +244,15 @@ class Engine(WritableEngine, HybridSearch):
             raise ConfigError(
                 f'statistics="engine": a {type(self).__name__} keeps no statistics of its own: search with "exact"'
             )
+
+    def _status(self) -> Steps[Mapping[str, Any]]:
+        """As `status`, for a collection that exists."""
+        yield from ()
+        return {}
+
+    def _reweigh(self) -> Steps[int]:
+        """As `reweigh`, for a collection that exists."""
+        raise ConfigError(f"a {type(self).__name__} stores no weights of keywords: there is nothing to reweigh")
 
     def _coverage(self, asked: Keywords) -> Steps[float | None]:
         """As `keyword_coverage`."""

@@ -23,7 +23,7 @@ from voicevault_retrievers.engines.channels import (
 )
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, score, weigh
 from voicevault_retrievers.engines.qdrant import points
-from voicevault_retrievers.engines.qdrant.statistics import Counts
+from voicevault_retrievers.engines.qdrant.statistics import Sums
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.lexical.formulas import Formula
 
@@ -128,8 +128,9 @@ class QdrantFused(EngineLeaf[QdrantSearch]):
     """Keyword and vector search, fused by Qdrant in one request; scores are RRF's, higher is better.
 
     A score is the sum of `1 / (k + rank)` over the two rankings of `depth`, ranks from 1. Qdrant ranks keywords by
-    stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Under
-    `require` only filters that Qdrant evaluates exactly are accepted: equality with strings, `$in`, `$and`, `$or`;
+    stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Its own
+    idf counts, or under `require` that of the permitted chunks, counted before. Under `require` only filters that
+    Qdrant evaluates exactly are accepted: equality with strings, whole numbers and booleans, `$in`, `$and`, `$or`;
     others raise FilterNotSupportedError. Where Qdrant cannot evaluate `where` exactly, chunks that fail it still take
     ranks.
     """
@@ -199,11 +200,10 @@ class Scoring:
     factor: float
 
     @classmethod
-    def of(cls, asked: Keywords, counts: Counts) -> Scoring:
+    def of(cls, asked: Keywords, sums: Sums, population: CollectionCounts) -> Scoring:
         """The scoring of a query with these statistics."""
-        population = counts.population(asked.forms)
         terms = weigh(asked, population)
-        factor = bound(asked.formula, counts, population) if _rising(terms) else math.inf
+        factor = bound(asked.formula, sums) if _rising(terms) else math.inf
         return cls(asked.formula, terms, population.mean, compile_filter(asked.passing), factor)
 
     def query(self) -> dict[int, float]:
@@ -240,39 +240,32 @@ class Scoring:
         return score(self.formula, self.terms, self.mean, points.frequencies_of(payload), payload["length"])
 
 
-def bound(formula: Formula, counts: Counts, population: CollectionCounts) -> float:
+def bound(formula: Formula, sums: Sums) -> float:
     """An upper bound of the ratio of a term's score (above `absent`) to its stored value.
 
     A formula's curve above its value at f = 0 is `a * f / (f + g * n1)`, with `n1 = 1 - b + b * L / m1` at the present
-    mean m1. The stored value is `f / (f + k * n0)`, with `n0` at the mean m0 known when the chunk was written. Their
-    ratio, `a * (f + k * n0) / (f + g * n1)`, is monotone in f, and in L: it is largest at f = 1 or for f to infinity,
-    and at L = 0 or the longest chunk. It falls with m0, so the smallest m0 of all chunks bounds it. For Lucene's
-    formula that is at most `max(1, m1 / m0)`. Infinite where the formula has another shape.
+    mean m1. The stored value is `f / (f + k * n0)`, with `n0` at the mean m0 that it was made with. Their ratio,
+    `a * (f + k * n0) / (f + g * n1)`, is monotone in f, and in L: it is largest at f = 1 or for f to infinity, and at
+    L = 0 or the longest chunk. It falls with m0, so the smallest m0 of all chunks bounds it. For Lucene's formula that
+    is at most `max(1, m1 / m0)`. Infinite where the formula has another shape.
     """
-    curve = formula.curve()
-    if curve is None or not population.mean or not counts.least:
+    curve, own = formula.curve(), points.FORMULA
+    if curve is None or not sums.mean or not sums.least:
         return math.inf
     tail = curve.beta / curve.gamma if curve.gamma else 0.0
     if not math.isclose(curve.add + tail, formula.absent(), abs_tol=1e-12):
         return math.inf
     ends = [1.0]
-    for length in (0, counts.longest):
-        stored = points.K1 * (1 - points.B + points.B * length / counts.least)
-        ends.append((1 + stored) / (1 + curve.gamma * float(formula.norm(length, population.mean))))
+    for length in (0, sums.longest):
+        stored = own.k1 * (1 - own.b + own.b * length / sums.least)
+        ends.append((1 + stored) / (1 + curve.gamma * float(formula.norm(length, sums.mean))))
     return (curve.alpha - tail) * max(ends)
 
 
-def server_query(asked: Keywords) -> dict[int, float]:
-    """The sparse vector for a server that applies its own idf: the terms' counts in the query."""
-    return points.sparse((points.bucket(form), count) for forms, count in asked.terms.items() for form in forms)
-
-
-def server_hit(
-    asked: Keywords, passes: Predicate, payload: Mapping[str, Any], given: float, kb: str
-) -> KeywordHit | None:
-    """The hit of a chunk that a server found, where it has a term and passes; else None."""
-    hit = fused_hit(asked, passes, payload, given, kb)
-    return hit if hit is not None and hit.forms else None
+def engine_query(asked: Keywords) -> dict[int, float]:
+    """The sparse vector of a query for Qdrant's own idf: the terms' counts in the query."""
+    terms = (({points.bucket(form) for form in forms}, count) for forms, count in asked.terms.items())
+    return points.sparse((index, count) for indices, count in terms for index in indices)
 
 
 def fused_hit(

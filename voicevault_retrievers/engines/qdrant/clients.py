@@ -317,7 +317,8 @@ def _of_answer(place: str, timeout: float | None, error: Any) -> SearchError:
         return SearchNotAvailableError(f"{place} cannot answer now (HTTP {status})")
     if status in _SLOW:
         return SearchTimeoutError(f"{place} did not answer within {timeout} s (HTTP {status})")
-    return (NoCollectionError if status == 404 else SearchError)(f"{place} refused a request (HTTP {status}): {said}")
+    kind = NoCollectionError if status == 404 and "No point" not in said else SearchError
+    return kind(f"{place} refused a request (HTTP {status}): {said}")
 
 
 def _of_transport(place: str, timeout: float | None, source: Exception) -> SearchError:

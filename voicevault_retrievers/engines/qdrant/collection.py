@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,23 @@ import numpy as np
 
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers.core.execution.steps import Steps
-from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.filters import Filter, Predicate, compile_filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
-from voicevault_retrievers.engines.filters import Qdrant, said
+from voicevault_retrievers.engines.filters import Qdrant, nothing_passes, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
 from voicevault_retrievers.engines.qdrant.clients import (
     Folder,
     HttpServer,
+    InThreads,
     Lent,
     NoCollectionError,
     QdrantCall,
     QdrantCaller,
 )
-from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD, VERSION
-from voicevault_retrievers.engines.qdrant.statistics import Counts, State, Statistics
+from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL, PARENT, STATE, TOLD, VERSION
+from voicevault_retrievers.engines.qdrant.statistics import SUMS, State, Sums
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -39,7 +41,13 @@ PAGE = 1000
 """The most points read by one request."""
 
 STATE_ID = points.point_id("state", STATE)
-"""The id of the point that records the writes."""
+"""The id of the point that holds the `State`."""
+
+SETTLED = 1000
+"""Weights are made anew whenever a collection has doubled, until this many chunks tell the mean length well."""
+
+FACETS = 1000
+"""More values than a facet of `SUMS` or `MEAN` has."""
 
 _FORBIDDEN = '<>:"/\\|?*\0\x1f'
 
@@ -47,7 +55,9 @@ _FORBIDDEN = '<>:"/\\|?*\0\x1f'
 class Collection(Engine):
     """The part of `QdrantEngine` that writes, and reads by id; see there for the options."""
 
-    capabilities = Capabilities(exact_vectors=False, atomic=False, native_async=True, server_fusion=True)
+    capabilities = Capabilities(
+        exact_vectors=False, atomic=False, native_async=True, server_fusion=True, engine_statistics=True
+    )
 
     def __init__(
         self,
@@ -58,16 +68,16 @@ class Collection(Engine):
         api_key: str | None = None,
         client: Any = None,
         prefix: int | None = None,
-        idf: Literal["own", "server"] | None = None,
-        indexes: Mapping[str, str] | None = None,
+        indexes: Sequence[str] | None = None,
         tenant: str | None = None,
         quantization: Literal["scalar", "binary"] | None = None,
         exact: bool = False,
         **options: Any,
     ) -> None:
-        made: dict[str, Any] = {"prefix": whole_or_none("prefix", prefix), "idf": idf, "tenant": tenant}
-        made |= {"quantization": quantization, "indexes": None if indexes is None else dict(indexes)}
-        _check_made(made)
+        made: dict[str, Any] = {"prefix": whole_or_none("prefix", prefix), "tenant": tenant}
+        made |= {"quantization": quantization, "indexes": _names(indexes)}
+        if quantization not in (None, "scalar", "binary"):
+            raise unknown("quantization", quantization, ("scalar", "binary"))
         given = {key: value for key, value in made.items() if value is not None}
         super().__init__(name, options=given, **options)
         if any(letter in _FORBIDDEN for letter in name) or name in (".", "..") or len(name.encode()) > 255:
@@ -78,21 +88,30 @@ class Collection(Engine):
             raise ConfigError("an api_key is for a server: give its url=")
         self.way = Way(exact=exact)
         self._client: QdrantCaller = _client(url, path, api_key, client, self.timeout)
-        self._statistics = Statistics()
-        self._indexed: frozenset[str] | None = None
-        self._settle(idf == "server")
+        self._languages = ""
+        self._indexed: frozenset[str] = frozenset()
+        self._settle()
 
     # What an engine is asked.
 
     def _now(self, ask: Any) -> Any:
-        return self._client.ask(ask)
+        return list(map(self._client.ask, ask)) if isinstance(ask, list) else self._client.ask(ask)
 
     async def _later(self, ask: Any) -> Any:
+        if isinstance(ask, list):
+            return await asyncio.gather(*map(self._client.aask, ask))
         return await self._client.aask(ask)
 
     def _ask(self, method: str, **arguments: Any) -> Steps[Any]:
+        return (yield from self._asking(self._call(method, **arguments)))
+
+    def _call(self, method: str, **arguments: Any) -> QdrantCall:
+        return QdrantCall(method, {"collection_name": self.name, **arguments})
+
+    def _asking(self, calls: QdrantCall | list[QdrantCall]) -> Steps[Any]:
+        """The answer of a call, or those of several, which an event loop sends at once."""
         try:
-            return (yield QdrantCall(method, {"collection_name": self.name, **arguments}))
+            return (yield calls)
         except NoCollectionError:
             self.forget()
             raise
@@ -114,32 +133,23 @@ class Collection(Engine):
         return recipe
 
     def _ready(self, create: bool = False) -> Steps[bool]:
-        known = self._recipe is not None
         there = yield from super()._ready(create)
-        if there and not known:
-            self._settle(self._made("idf") == "server")
-        if there and create:
-            yield from self._index()
+        recipe = self._recipe
+        if there and create and recipe is not None:  # the collection's creator may have been interrupted
+            yield from self._index(dict(requests.indexes(recipe.options)))
         return there
 
-    def _index(self) -> Steps[None]:
-        """Create missing payload indexes: the collection's creator may have been interrupted."""
-        recipe, there = self._recipe, self._indexed
-        if recipe is None or there is None or self._client.local:
-            return
-        for field, schema in requests.indexes(recipe.options):
-            if field not in there:
-                yield from self._ask("create_payload_index", field_name=field, field_schema=schema, wait=True)
-        self._indexed = None
+    def _index(self, fields: Mapping[str, Any]) -> Steps[None]:
+        """Create the payload indexes that are missing; local mode uses none."""
+        missing = {} if self._client.local else {key: fields[key] for key in fields if key not in self._indexed}
+        for field, schema in missing.items():
+            yield from self._ask("create_payload_index", field_name=field, field_schema=schema, wait=True)
+        self._indexed |= missing.keys()
 
-    def _settle(self, server: bool) -> None:
+    def _settle(self) -> None:
         vectors = self._client.local or self.way.exact
-        self.capabilities = replace(
-            type(self).capabilities,
-            engine_statistics=server,
-            exact_vectors=vectors,
-            native_async=not isinstance(self._client, Folder | Lent),
-        )
+        in_threads = isinstance(self._client, InThreads)
+        self.capabilities = replace(type(self).capabilities, exact_vectors=vectors, native_async=not in_threads)
 
     def _made(self, option: str) -> Any:
         """An option that the collection was made with."""
@@ -152,16 +162,13 @@ class Collection(Engine):
         except SearchError:
             if not (yield from self._ask("collection_exists")):
                 raise
-            return
-        # A new collection has no state and no chunks, so that this engine's own writes need not be read back.
-        self._statistics.hold(None, State({}), Counts(), self._statistics.writes)
 
     def _drop(self) -> Steps[None]:
         yield from self._ask("delete_collection")
 
     def forget(self) -> None:
         super().forget()
-        self._statistics.forget()
+        self._languages = ""
 
     def _retrieve(self, ids: Sequence[str], fields: Any, vectors: Any = False) -> Steps[dict[str, Any]]:
         """Points by their ids."""
@@ -200,108 +207,151 @@ class Collection(Engine):
         return [Stored(points.id_of(point.payload), point.payload["digest"]) for point in found], after
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
-        yield from self._state()
         named = {points.point_id(one): one for one in ids}
-        found = yield from self._retrieve(list(named), False, [FULL])
+        found = yield from self._retrieve([STATE_ID, *named], [statistics.RECIPE], [FULL])
+        yield from self._checked(found.pop(STATE_ID, None))
         rows = {named[at]: np.asarray(point.vector[FULL], np.float32) for at, point in found.items() if point.vector}
         norms = {one: float(np.linalg.norm(row)) or 1.0 for one, row in rows.items()}  # zero vectors stay zero
         return {one: row / np.float32(norms[one]) for one, row in rows.items()}
 
-    # Writing.
+    def _search(self, *asked: Any) -> Steps[tuple[list[Any], State]]:
+        """The points that several searches find, and the state, in one request. SearchError where it was replaced."""
+        state = requests.listed(requests.among([STATE_ID]), 1, True)
+        told = yield from self._ask("query_batch_points", requests=[*asked, state])
+        *found, states = (answer.points for answer in told)
+        return found, (yield from self._checked(states[0] if states else None))
 
-    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        tags = statistics.tags_of(term for record in records for term in record.terms)
-        length = sum(record.length for record in records)
-        told = self._statistics.begin(len(records), length, tags)
-        before = after = None
-        gone: list[Mapping[str, Any]] = []
-        new: list[Mapping[str, Any]] = []
-        try:
-            state, old = yield from self._held([points.point_id(record.chunk.id) for record in records])
-            known = self._statistics.held(None, state)
-            sums = state.sums if known is None else (known.length, known.total)
-            own = self._made("idf") != "server"
-            mean = requests.mean_of(sums[0] + length, sums[1] + len(records), bounded=own)
-            prefix = self._made("prefix")
-            rows = [requests.chunk_point(record, mean, prefix) for record in records]
-            rows += [requests.parent_point(parent) for parent in parents]
-            after = yield from self._update([requests.upsert(rows)], state, told)
-            before = state
-            gone, new = [point.payload for point in old], [row.payload for row in rows[: len(records)]]
-        finally:
-            self._statistics.end(before, after, gone, new)
-        named = {record.chunk.parent_id for record in records} | {parent.id for parent in parents}
-        yield from self._tidy({payload["parent"] for payload in gone} - named)
+    def _checked(self, point: Any) -> Steps[State]:
+        """The state in a point; raises SearchError where the collection's recipe is no longer the known one.
 
-    def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        told = self._statistics.begin(0, 0, "")
-        before = after = None
-        gone: list[Mapping[str, Any]] = []
-        try:
-            state, old = yield from self._held([points.point_id(one) for one in ids])
-            if not old:
-                before = after = state
-                return 0
-            after = yield from self._update([requests.delete([point.id for point in old])], state, told)
-            before = state
-            gone = [point.payload for point in old]
-        finally:
-            self._statistics.end(before, after, gone, ())
-        yield from self._tidy({payload["parent"] for payload in gone})
-        return len(old)
-
-    def _held(self, ids: Sequence[str]) -> Steps[tuple[State, list[Any]]]:
-        """The state, and the given points that exist, without their texts."""
-        found = yield from self._retrieve([STATE_ID, *ids], requests.without("text"))
-        state = found.pop(STATE_ID, None)
-        if self._recipe is None:
-            raise self._replaced()
-        return (yield from self._checked({} if state is None else state.payload)), list(found.values())
-
-    def _state(self) -> Steps[State]:
-        """The record of writes, empty before the first write. SearchError for a collection that was replaced."""
-        found = yield from self._ask("retrieve", ids=[STATE_ID], with_payload=True)
-        return (yield from self._checked(found[0].payload if found else {}))
-
-    def _checked(self, payload: Mapping[str, Any]) -> Steps[State]:
-        """The state in a payload; raises SearchError where the collection's recipe is no longer the known one.
-
-        Where the state does not name the known recipe, before the first write or in a race of writers, the recipe is
-        read.
+        Where there is no state, before the first write, the recipe is read.
         """
-        state, known = State.of(payload), self._recipe
-        if known is None or state.recipe == statistics.recipe_digest(known):
+        state, known = State.of({} if point is None else point.payload), self._recipe
+        if known is None:
+            raise self._replaced()
+        if state.recipe == statistics.recipe_digest(known):
             return state
         text = yield from self._read_recipe()
         if text is None or Recipe.parse(text, self.name).text() != known.text():
             self.forget()
             raise self._replaced()
-        return state
+        return State()
 
     def _replaced(self) -> SearchError:
         return SearchError(f"the collection {self.name!r} has been replaced, or removed: ask again")
 
-    def _update(self, operations: Sequence[Any], state: State, told: Sequence[Any]) -> Steps[State | None]:
-        """Write, and record the write in the state last, so that readers of the old state read again.
+    # Writing.
 
-        Returns the new state; None where other writers' entries were folded into one, as they may have written
-        meanwhile.
-        """
+    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
+        ids = [points.point_id(record.chunk.id) for record in records]
+        state, gone = yield from self._held(ids)
+        if not state.mean:
+            yield from self._begin(records)
+            state, gone = yield from self._held(ids)
+        tags = set(statistics.tags_of(term for record in records for term in record.terms)) - set(state.languages)
+        told = requests.payload(STATE_ID, dict.fromkeys(statistics.language_keys("".join(tags)), True))
+        rows = [requests.chunk_point(record, state.mean, self._made("prefix")) for record in records]
+        rows += [requests.parent_point(parent) for parent in parents]
+        yield from self._index(requests.metadata_indexes(records, self._made("indexes"), self._indexed))
+        yield from self._batch(*([told] if tags else []), requests.upsert(rows))
+        self._languages = "".join(sorted(tags.union(state.languages)))
+        if records and state.weighed < SETTLED:
+            sums = yield from self._sums(None)
+            if sums.total >= 2 * state.weighed:
+                yield from self._reweighing(sums)
+        named = {record.chunk.parent_id for record in records} | {parent.id for parent in parents}
+        yield from self._tidy({point.payload["parent"] for point in gone} - named)
+
+    def _batch(self, *operations: Any) -> Steps[None]:
+        yield from self._ask("batch_update_points", update_operations=list(operations), wait=True)
+
+    def _begin(self, records: Sequence[Record]) -> Steps[None]:
+        """Store the state of a new collection, unless another writer has."""
         recipe = self._recipe
         if recipe is None:
             raise self._replaced()
-        digest, own = statistics.recipe_digest(recipe), {self._statistics.writer: list(told)}
-        after: State | None = State({**state.writers, **own}, digest)
-        first, last = list[Any](), list[Any]()
-        if not state.writers:
-            first = [requests.upsert([requests.state_point(STATE_ID)], over=requests.no_point())]
-        if state.crowded(self._statistics.writer):
-            own[statistics.EARLIER], after = state.folded(), None
-            last = [requests.no_payload(STATE_ID, sorted(state.writers.keys() - {statistics.EARLIER}))]
-        told_now = requests.payload(STATE_ID, {**own, statistics.RECIPE: digest})
-        steps = [*operations, *first, told_now, *last]
-        yield from self._ask("batch_update_points", update_operations=steps, wait=True)
-        return after
+        lengths = [record.length for record in records if record.length]
+        mean = sum(lengths) / len(lengths) if lengths else 1.0
+        digest = statistics.recipe_digest(recipe)
+        told = {statistics.RECIPE: digest, statistics.MEAN_LENGTH: mean, statistics.WEIGHED: len(records)}
+        state = requests.state_point(STATE_ID, told)
+        yield from self._ask("upsert", points=[state], update_filter=requests.other_recipes(digest), wait=True)
+
+    def _remove(self, ids: Sequence[str]) -> Steps[int]:
+        _, gone = yield from self._held([points.point_id(one) for one in ids])
+        if not gone:
+            return 0
+        selector = [point.id for point in gone]
+        yield from self._ask("delete", points_selector=requests.of_ids(selector), wait=True)
+        yield from self._tidy({point.payload["parent"] for point in gone})
+        return len(gone)
+
+    def _held(self, ids: Sequence[str]) -> Steps[tuple[State, list[Any]]]:
+        """The state, and the given points that exist, with their parents' ids."""
+        found = yield from self._retrieve([STATE_ID, *ids], requests.without("text"))
+        state = yield from self._checked(found.pop(STATE_ID, None))
+        return state, list(found.values())
+
+    # Statistics.
+
+    def _sums(self, scope: Filter | None, every: bool = False) -> Steps[Sums]:
+        """The sums over the chunks that pass, counted by Qdrant, or here where Qdrant cannot evaluate the filter.
+
+        Counting here reads the terms of all chunks that pass; `every` does so in any case.
+        """
+        if nothing_passes(scope):
+            return Sums()
+        clause = requests.of_kind(CHUNK, self._clause(scope))
+        if every or not requests.told_exactly(scope):
+            return Sums.read((yield from self._terms(clause, compile_filter(scope))))
+        told = {"facet_filter": clause, "limit": FACETS, "exact": True}
+        facets = yield from self._asking([self._call("facet", key=key, **told) for key in (SUMS, statistics.MEAN)])
+        parts, means = ({str(hit.value): int(hit.count) for hit in facet.hits} for facet in facets)
+        return Sums.of(parts, means, None)
+
+    def _terms(self, clause: Any, passes: Predicate) -> Steps[list[Mapping[str, Any]]]:
+        """What is counted of the chunks that pass."""
+        found: list[Mapping[str, Any]] = []
+        cursor: Any = None
+        while True:
+            page, cursor = yield from self._scroll(clause, PAGE, cursor, [*COUNTED, SUMS, statistics.MEAN])
+            found += [point.payload for point in page if passes(points.metadata_of(point.payload))]
+            if cursor is None:
+                return found
+
+    def _status(self) -> Steps[Mapping[str, Any]]:
+        yield from self._read_recipe()
+        _, state = yield from self._search()
+        sums = yield from self._sums(None)
+        weights = statistics.weighing(sums, state)
+        keys = sorted(field[len(points.METADATA) :] for field in self._indexed if field.startswith(points.METADATA))
+        return {"weights": weights, "indexed": keys}
+
+    def _reweigh(self) -> Steps[int]:
+        return (yield from self._reweighing((yield from self._sums(None))))
+
+    def _reweighing(self, sums: Sums) -> Steps[int]:
+        """Make all weights with the mean length in `sums`; returns how many chunks got new ones.
+
+        Chunks written with another mean meanwhile keep it until the next time: `bound` holds for any mean.
+        """
+        mean = sums.mean or 1.0
+        told = requests.payload(STATE_ID, {statistics.MEAN_LENGTH: mean, statistics.WEIGHED: sums.total})
+        yield from self._batch(told)
+        clause, cursor, changed = requests.otherwise_weighed(mean), None, 0
+        while True:
+            page, after = yield from self._scroll(clause, PAGE, cursor, ["terms", "counts", "length", VERSION])
+            if page:
+                try:
+                    yield from self._batch(*requests.reweighed(page, mean))
+                except SearchError:  # Qdrant refuses new vectors of points that were deleted meanwhile
+                    there = yield from self._retrieve([point.id for point in page], False)
+                    if len(there) == len(page):
+                        raise
+                    continue
+            changed, cursor = changed + len(page), after
+            if cursor is None:
+                return changed
 
     def _tidy(self, parents: set[str | None]) -> Steps[None]:
         """Remove parents that no chunk names; restore those that a chunk names again meanwhile.
@@ -351,12 +401,9 @@ def _client(
     return Folder(None if path is None else str(path)) if url is None else HttpServer(url, api_key, timeout)
 
 
-def _check_made(made: Mapping[str, Any]) -> None:
-    for option, known in (("idf", ("own", "server")), ("quantization", ("scalar", "binary"))):
-        if made[option] is not None and made[option] not in known:
-            raise unknown(option, made[option], known)
-    for key, kind in (made["indexes"] or {}).items():
-        if not isinstance(key, str) or kind not in requests.KINDS:
-            raise unknown(f"index of {key!r}", kind, requests.KINDS)
-    if made["tenant"] is not None and made["tenant"] in (made["indexes"] or {}):
-        raise ConfigError(f"{made['tenant']!r} is the tenant, which has an index of its own: leave it out of indexes")
+def _names(indexes: Sequence[str] | None) -> list[str] | None:
+    if indexes is None:
+        return None
+    if isinstance(indexes, str) or not all(isinstance(key, str) for key in indexes):
+        raise ConfigError(f"indexes= is a list of metadata keys, not {indexes!r}")
+    return sorted(set(indexes))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -14,11 +14,11 @@ from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import Query, Vector
+from voicevault_retrievers.core.types import Chunk, Query, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.filters import nothing_passes
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best, coverage
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import (
     ByRanks,
@@ -26,19 +26,14 @@ from voicevault_retrievers.engines.qdrant.channels import (
     QdrantFused,
     Scoring,
     Way,
+    engine_query,
     fused_hit,
-    server_hit,
-    server_query,
 )
-from voicevault_retrievers.engines.qdrant.collection import PAGE, Collection
-from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL
-from voicevault_retrievers.engines.qdrant.statistics import Counts, State
-from voicevault_retrievers.errors import (
-    ConfigError,
-    FilterNotSupportedError,
-    SearchError,
-)
-from voicevault_retrievers.lexical.formulas import Lucene
+from voicevault_retrievers.engines.qdrant.collection import STATE_ID, Collection
+from voicevault_retrievers.engines.qdrant.points import BOUNDS, COUNTED, FULL, WEIGHTS
+from voicevault_retrievers.engines.qdrant.statistics import Sums
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
+from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 
 SAME = 1e-6
@@ -52,11 +47,10 @@ class QdrantEngine(Collection):
     """A collection of a Qdrant server (`url`), of local mode in a folder (`path`) or in memory, or of a given client.
 
     Points have the vectors `full` and `fast` (the first `prefix` dimensions, where set), both of cosine, and the sparse
-    `bm25`. `idf="own"` gives a knowledge base's exact BM25 scores; "server" leaves idf and scores to Qdrant. `indexes`
-    are payload indexes on metadata by key ("keyword", "integer", "float", "bool", ...): all values of such a key must
-    have that type. `tenant` is the key by which Qdrant partitions its storage. `quantization` is "scalar" or "binary",
-    with rescoring. These options are fixed when the collection is made. `exact` searches vectors without Qdrant's HNSW
-    graph.
+    `bm25`, with Qdrant's idf, and `bm25_bounds`, from which exact scores are found. Metadata keys get payload indexes
+    when they are first written: all, or those in `indexes`. `tenant` is the key by which Qdrant partitions its storage.
+    `quantization` is "scalar" or "binary", with rescoring. These options are fixed when the collection is made. `exact`
+    searches vectors without Qdrant's HNSW graph.
     """
 
     # Searching.
@@ -75,13 +69,13 @@ class QdrantEngine(Collection):
         if k == 0 or nothing_passes(wanted):
             return []
         way = way.among(self.name, self.prefix)
-        yield from self._state()  # the vector is one of the collection's embedder
         passes, clause = compile_filter(wanted), self._clause(wanted)
         ask = k + 1
         while True:
-            asked = requests.dense(vector, ask, clause, way, self._params(way))
-            told = yield from self._ask("query_points", **asked, with_vectors=[FULL] if self._client.local else False)
-            near = [self._found(one, vector) for one in told.points]
+            with_vector = [FULL] if self._client.local else False
+            asked = requests.dense(vector, ask, clause, way, self._params(way), with_vector)
+            (told,), _ = yield from self._search(asked)
+            near = [self._found(one, vector) for one in told]
             found = [entry for entry in near if passes(entry.chunk.metadata)]
             tied = len(found) >= k and near[-1].score > found[k - 1].score - SAME and ask < max(TIES, k)
             if len(near) < ask or (len(found) >= k and not tied):
@@ -101,88 +95,159 @@ class QdrantEngine(Collection):
         return Found(points.chunk_of(point.payload, self.name), score)
 
     def _tags(self, require: Filter | None) -> Steps[str]:
-        if self._made("idf") == "server":
-            return (yield from self._state()).tags
-        return (yield from self.counts(require)).languages()
-
-    def counts(self, scope: Filter | None) -> Steps[Counts]:
-        """The statistics of the chunks that pass; read from all of them where they are not cached, or outdated."""
-        state = yield from self._state()
-        held = self._statistics.held(scope, state)
-        if held is not None:
-            return held
-        writes, counts, cursor = self._statistics.writes, Counts(), None
-        passes, clause = compile_filter(scope), requests.of_kind(CHUNK, self._clause(scope))
-        fields = COUNTED if scope is not None else ["terms", "length", "mean"]
-        while not nothing_passes(scope):
-            page, cursor = yield from self._scroll(clause, PAGE, cursor, fields)
-            every = [point.payload for point in page]
-            counts.change((), every if scope is None else [one for one in every if passes(points.metadata_of(one))])
-            if cursor is None:
-                break
-        self._statistics.hold(scope, state, counts, writes)
-        return counts
+        return (yield from self._sums(require)).languages
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
+        return (yield from self._exact_keywords(asked, (yield from self._sums(asked.counting)), k))
+
+    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        return (yield from self._exact_scores(asked, (yield from self._sums(asked.counting)), ids))
+
+    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
+        if k == 0 or not (yield from self._ready()):
+            return ()
+        if self._by_engine(asked) is not None:
+            return (yield from self._engine_keywords(asked, k))
+        return (yield from self._exact_keywords(*(yield from self._counting(asked, require)), k))
+
+    def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
+        if not ids or not (yield from self._ready()):
+            return {}
+        if self._by_engine(asked) is not None:
+            return (yield from self._engine_scores(asked, ids))
+        return (yield from self._exact_scores(*(yield from self._counting(asked, require)), ids))
+
+    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
+        if not (yield from self._ready()):
+            return None
+        if self._by_engine(asked) is None:
+            words, sums = yield from self._counting(asked, require)
+            return coverage(words, (yield from self._counted(words, sums)))
+
+        def made(words: Keywords) -> list[Any]:
+            return [requests.listed(requests.having(forms, None), 1, False) for forms in words.terms]
+
+        words, found = yield from self._engine_search(asked, made)
+        there = {forms[0]: len(told) for forms, told in zip(words.terms, found, strict=True)}
+        return coverage(words, CollectionCounts(0, 0, there))
+
+    # By Qdrant's own statistics.
+
+    def _by_engine(self, asked: Asked) -> Keywords | None:
+        """The keyword query in the languages known so far, where Qdrant's own statistics serve; else None.
+
+        Raises ConfigError where statistics="engine" asks for another formula than that of the weights.
+        """
+        words = asked(self._present(), self._languages)
+        fits = words.formula == points.FORMULA
+        if words.statistics == "engine" and not fits:
+            raise ConfigError(
+                f'statistics="engine": Qdrant scores by {points.FORMULA!r} alone, not {words.formula!r}: search with '
+                '"exact"'
+            )
+        return words if words.by_engine and fits and all(count > 0 for count in words.terms.values()) else None
+
+    def _engine_search(self, asked: Asked, made: Callable[[Keywords], Sequence[Any]]) -> Steps[tuple[Keywords, Any]]:
+        """The query, and what the searches that `made` makes of it find, in one request.
+
+        A second one where terms of another language have been written meanwhile.
+        """
+        while True:
+            languages = self._languages
+            words = asked(self._present(), languages)
+            found, state = yield from self._search(*made(words))
+            if state.languages == languages:
+                return words, found
+            self._languages = state.languages
+
+    def _engine_keywords(self, asked: Asked, k: int) -> Steps[Sequence[KeywordHit]]:
+        ask = k + 1
+        while True:
+            words, found = yield from self._engine_search(asked, partial(self._engine_requests, ask))
+            told: Sequence[Any] = found[0] if found else ()
+            hits = self._hits(words, told)
+            tied = len(hits) >= k and float(told[-1].score) == hits[k - 1].score and ask < max(TIES, k)
+            if len(told) < ask or (len(hits) >= k and not tied):
+                return best(hits, k, positive=words.positive)
+            ask *= 2
+
+    def _engine_requests(self, limit: int, words: Keywords, clause: Any = None) -> list[Any]:
+        """The search by Qdrant's own idf; none where no chunk can be found."""
+        vector = engine_query(words)
+        if not vector or nothing_passes(words.passing):
+            return []
+        return [requests.words(vector, WEIGHTS, limit, clause or self._clause(words.passing))]
+
+    def _hits(self, words: Keywords, told: Sequence[Any]) -> list[KeywordHit]:
+        """Those of the points found by keywords that have a term, and pass."""
+        passes = compile_filter(words.passing)
+        found = (fused_hit(words, passes, one.payload, float(one.score), self.name) for one in told)
+        return [hit for hit in found if hit is not None and hit.forms]
+
+    def _engine_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+        named = {points.point_id(one): one for one in ids}
+        these = requests.among(list(named))
+
+        def made(words: Keywords) -> list[Any]:
+            listed = requests.listed(these, len(named), ["metadata", "exact"])
+            return [listed, *self._engine_requests(len(named), words, these)]
+
+        words, answers = yield from self._engine_search(asked, made)
+        there, *found = answers
+        passes = compile_filter(words.passing)
+        scored = {named[str(one.id)]: 0.0 for one in there if passes(points.metadata_of(one.payload))}
+        return scored | {hit.chunk.id: hit.score for told in found for hit in self._hits(words, told)}
+
+    # By statistics that are counted for the query.
+
+    def _counting(self, asked: Asked, require: Filter | None) -> Steps[tuple[Keywords, Sums]]:
+        """The query in the languages of the permitted chunks, and the sums over the chunks that count."""
+        permitted = yield from self._sums(require)
+        words = asked(self._present(), permitted.languages)
+        return words, permitted if words.counting == require else (yield from self._sums(words.counting))
+
+    def _scoring(self, asked: Keywords, sums: Sums) -> Steps[Scoring]:
+        return Scoring.of(asked, sums, (yield from self._counted(asked, sums)))
+
+    def _counted(self, asked: Keywords, sums: Sums) -> Steps[CollectionCounts]:
+        """The statistics of a query: `sums`, and the number of chunks with each form, counted by Qdrant.
+
+        For a formula that replaces negative weights by a mean over all terms, those of all terms are read.
+        """
+        if sums.frequencies is None:
+            clause = self._clause(asked.counting)
+            forms = [form for form in asked.forms if points.printable(form) == form] if sums.total else []
+            calls = [self._call("count", count_filter=requests.having([one], clause), exact=True) for one in forms]
+            told = (yield from self._asking(calls)) if calls else ()
+            frequencies = {form: int(each.count) for form, each in zip(forms, told, strict=True)}
+            known = [sum(frequencies.get(form, 0) for form in forms) for forms in asked.terms]
+            if all(asked.formula.idf(n, sums.total) >= 0 for n in known if n):
+                return CollectionCounts(sums.total, sums.length, frequencies)
+            sums = yield from self._sums(asked.counting, every=True)
+        histogram = Counter((sums.frequencies or {}).values())
+        return CollectionCounts(sums.total, sums.length, sums.frequencies or {}, histogram.items)
+
+    def _exact_keywords(self, asked: Keywords, sums: Sums, k: int) -> Steps[Sequence[KeywordHit]]:
         if k == 0 or nothing_passes(asked.passing):
             return []
-        if self._made("idf") == "server":
-            return (yield from self._server_keywords(asked, k))
-        scoring = Scoring.of(asked, (yield from self.counts(asked.counting)))
+        scoring = yield from self._scoring(asked, sums)
         if not scoring.terms:
+            yield from self._search()  # another collection by now may have no such terms
             return []
         clause, ask = self._clause(asked.passing), 2 * k + 16
         while True:
-            told = yield from self._ask("query_points", **requests.words(scoring.query(), ask, clause))
-            hits = [hit for one in told.points if (hit := scoring.hit(one.payload, self.name)) is not None]
+            (told,), _ = yield from self._search(requests.words(scoring.query(), BOUNDS, ask, clause))
+            hits = [hit for one in told if (hit := scoring.hit(one.payload, self.name)) is not None]
             top = best(hits, k, positive=asked.positive)
-            if len(told.points) < ask or (
-                len(top) == k and top[-1].score > scoring.unseen(float(told.points[-1].score))
-            ):
+            if len(told) < ask or (len(top) == k and top[-1].score > scoring.unseen(float(told[-1].score))):
                 return top
             ask *= 2
 
-    def _server_keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        self._check_server(asked)
-        vector, passes, clause = server_query(asked), compile_filter(asked.passing), self._clause(asked.passing)
-        if not vector:
-            return []
-        ask = k + 1
-        while True:
-            told = yield from self._ask("query_points", **requests.words(vector, ask, clause))
-            found = [server_hit(asked, passes, one.payload, float(one.score), self.name) for one in told.points]
-            hits = [hit for hit in found if hit is not None]
-            tied = len(hits) >= k and float(told.points[-1].score) == hits[k - 1].score and ask < max(TIES, k)
-            if len(told.points) < ask or (len(hits) >= k and not tied):
-                return best(hits, k, positive=asked.positive)
-            ask *= 2
-
-    def _check_server(self, asked: Keywords) -> None:
-        if asked.formula != Lucene(points.K1, points.B):
-            raise ConfigError(
-                f"collection {self.name!r} was made with idf='server', which scores by Lucene's formula alone, not "
-                f"{asked.formula!r}: make it with idf='own'"
-            )
-        if asked.counting is not None:
-            raise FilterNotSupportedError(
-                f"collection {self.name!r} was made with idf='server', which counts over all chunks: access rights and "
-                "statistics='filtered' need one made with idf='own'"
-            )
-
-    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
-        if self._made("idf") == "server":
-            raise ConfigError(
-                f"collection {self.name!r} was made with idf='server', whose scores Qdrant does not explain: make it "
-                "with idf='own'"
-            )
-        return (yield from self.counts(asked.counting)).population(asked.forms)
-
-    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        if self._made("idf") == "server":
-            return (yield from self._server_scores(asked, ids))
+    def _exact_scores(self, asked: Keywords, sums: Sums, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         named = {points.point_id(one): one for one in ids}
-        scoring = Scoring.of(asked, (yield from self.counts(asked.counting)))
-        found = yield from self._retrieve(list(named), COUNTED)
+        scoring = yield from self._scoring(asked, sums)
+        found = yield from self._retrieve([STATE_ID, *named], [*COUNTED, statistics.RECIPE])
+        yield from self._checked(found.pop(STATE_ID, None))
         scored: dict[str, float] = {}
         for at, point in found.items():
             if scoring.passes(points.metadata_of(point.payload)):
@@ -190,19 +255,16 @@ class QdrantEngine(Collection):
                 scored[named[at]] = 0.0 if own is None else own[0]
         return scored
 
-    def _server_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        self._check_server(asked)
-        passes = compile_filter(asked.passing)
-        named = {points.point_id(one): one for one in ids}
-        there = yield from self._retrieve(list(named), ["metadata", "exact"])
-        scored = {named[at]: 0.0 for at, one in there.items() if passes(points.metadata_of(one.payload))}
-        vector = server_query(asked)
-        if vector and scored:
-            clause = requests.among(list(there))
-            told = yield from self._ask("query_points", **requests.words(vector, len(there), clause))
-            hits = [server_hit(asked, passes, one.payload, float(one.score), self.name) for one in told.points]
-            scored |= {hit.chunk.id: hit.score for hit in hits if hit is not None}
-        return scored
+    def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
+        return (yield from self._counted(asked, (yield from self._sums(asked.counting))))
+
+    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
+        if asked.statistics == "engine":
+            raise ConfigError(
+                'statistics="engine": Qdrant does not tell the parts of a score: explain it by a channel with '
+                'statistics="exact", whose parts are those of the exact score'
+            )
+        return (yield from super()._parts(asked, chunk))
 
     def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
         """The best hits by keywords and vectors, fused in Qdrant; see `QdrantFused`."""
@@ -216,20 +278,22 @@ class QdrantEngine(Collection):
         wanted = both(query.require, query.where)
         if nothing_passes(wanted):
             return []
-        words = yield from self._wanted(asked, query.require)
-        vector_of_words = yield from self._asked_words(words)
+        clause, params = self._clause(wanted), self._params(self.way)
         limit = k if requests.told_exactly(wanted) else 2 * fusion.depth
-        made = requests.fused(vector_of_words, vector, fusion, limit, self._clause(wanted), self._params(self.way))
-        told = yield from self._ask("query_points", **made)
-        passes = compile_filter(wanted)
-        found = [fused_hit(words, passes, one.payload, float(one.score), self.name) for one in told.points]
-        return best((hit for hit in found if hit is not None), k)
+        if self._by_engine(asked) is not None:
 
-    def _asked_words(self, asked: Keywords) -> Steps[dict[int, float]]:
-        if self._made("idf") == "server":
-            self._check_server(asked)
-            return server_query(asked)
-        return Scoring.of(asked, (yield from self.counts(asked.counting))).query()
+            def made(words: Keywords) -> list[Any]:
+                return [requests.fused((WEIGHTS, engine_query(words)), vector, fusion, limit, clause, params)]
+
+            words, (told,) = yield from self._engine_search(asked, made)
+        else:
+            words, sums = yield from self._counting(asked, query.require)
+            scoring = yield from self._scoring(words, sums)
+            by_words = (BOUNDS, scoring.query())
+            (told,), _ = yield from self._search(requests.fused(by_words, vector, fusion, limit, clause, params))
+        passes = compile_filter(wanted)
+        found = [fused_hit(words, passes, one.payload, float(one.score), self.name) for one in told]
+        return best((hit for hit in found if hit is not None), k)
 
     # What users call.
 
@@ -241,47 +305,12 @@ class QdrantEngine(Collection):
         """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; see `QdrantFused`."""
         return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
 
-    def save_vocabulary(self, path: Path | str) -> None:
-        """Write terms, document frequencies, idf and mean length as JSON, so that they need not be read again.
-
-        Raises ConfigError for a collection that leaves idf to the server, or that does not exist.
-        """
-        state, counts = self.run(self._vocabulary())
-        statistics.save(path, self.name, state, counts)
-
-    def load_vocabulary(self, path: Path | str) -> bool:
-        """Load statistics from a file; returns whether they are current.
-
-        Current statistics give bit-identical rankings. Where the collection was written to since, or has another number
-        of chunks, the statistics are read from it at the next search. Raises IncompatibleIndexError for a file that is
-        no vocabulary.
-        """
-        state, counts = statistics.load(path)
-        fits = self.run(self._if_there(partial(self._stands, state, counts.total), False))
-        if fits:
-            self._statistics.hold(None, state, counts, self._statistics.writes)
-        return fits
-
-    def _stands(self, state: State, chunks: int) -> Steps[bool]:
-        return (yield from self._state()) == state and (yield from self._count()) == chunks
-
-    def _vocabulary(self) -> Steps[tuple[State, Counts]]:
-        if not (yield from self._ready()) or self._made("idf") == "server":
-            raise ConfigError(
-                f"collection {self.name!r} does not exist, or leaves idf to the server: it has no vocabulary"
-            )
-        counts = yield from self.counts(None)
-        state = yield from self._state()
-        if self._statistics.held(None, state) is not counts:
-            raise SearchError(f"collection {self.name!r} is being written to: save its vocabulary when that is done")
-        return state, counts
-
     def sibling(self, suffix: str, **options: Any) -> QdrantEngine:
         given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}
         given |= {"timeout": self.timeout, "exact": self.way.exact, **options}
         made = QdrantEngine(self.name + suffix, **given)
         made._client = self._client.shared()
-        made._settle(made._options.get("idf") == "server")
+        made._settle()
         return made
 
     def __repr__(self) -> str:

@@ -9,10 +9,16 @@ from uuid import NAMESPACE_URL, uuid5
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.engine import Record
+from voicevault_retrievers.engines.qdrant.statistics import MEAN, SUMS, parts_of
+from voicevault_retrievers.lexical.formulas import Lucene
 from voicevault_retrievers.store import codec
+from voicevault_retrievers.text import untagged
 
-FULL, FAST, SPARSE = "full", "fast", "bm25"
-"""The names of the vectors: the embedder's, its first dimensions, and BM25's."""
+FULL, FAST, WEIGHTS, BOUNDS = "full", "fast", "bm25", "bm25_bounds"
+"""The names of the vectors: the embedder's, its first dimensions, and two of BM25 with the same values.
+
+Qdrant applies its idf to the first of these, and none to the second, of which exact search takes its candidates.
+"""
 
 CHUNK, PARENT, STATE = "chunk", "parent", "state"
 """The kinds of points."""
@@ -24,13 +30,13 @@ TOLD = ["id", "text", "header", "parent", "metadata", "exact"]
 """The payload fields that a chunk is read from."""
 
 VERSION = "version"
-"""The payload key that distinguishes versions of one parent."""
+"""The payload key that distinguishes versions of one chunk or parent."""
 
-COUNTED = ["terms", "counts", "length", "mean", "metadata", "exact"]
-"""The payload fields that statistics are read from."""
+COUNTED = ["terms", "counts", "length", "metadata", "exact"]
+"""The payload fields that a chunk is scored from."""
 
-K1, B = 1.5, 0.75
-"""The BM25 constants of the stored values."""
+FORMULA = Lucene()
+"""The BM25 formula of the stored values, and so of the scores by Qdrant's own statistics."""
 
 _SPACES = {kind: uuid5(NAMESPACE_URL, f"voicevault-retrievers/{kind}") for kind in (CHUNK, PARENT, STATE)}
 _WHOLE = 2**63
@@ -39,19 +45,28 @@ _LARGEST = 1.7976931348623157e308
 
 def point_id(name: str, kind: str = CHUNK) -> str:
     """The UUID of the point of a chunk, of a parent, or of the collection's state."""
-    if _printable(name) != name or name.startswith("\0"):
+    if printable(name) != name or name.startswith("\0"):
         name = f"\0{name.encode('utf-8', 'surrogatepass').hex()}"
     return str(uuid5(_SPACES[kind], name))
 
 
 def bucket(term: str) -> int:
-    """The index of a term in sparse vectors: a 32-bit hash, stable across processes; two terms may share one."""
-    return int.from_bytes(hashlib.blake2b(term.encode("utf-8", "surrogatepass"), digest_size=4).digest(), "big")
+    """The index of a term in sparse vectors: a 32-bit hash, stable across processes; two terms may share one.
+
+    Terms that differ by their language alone share it, so that Qdrant's idf is of both, as BM25's is.
+    """
+    name = untagged(term).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big")
 
 
 def stored_tf(frequency: int, length: int, mean: float) -> float:
     """The stored value of a term: Lucene's `f / (f + k1 * (1 - b + b * L / avgL))`."""
-    return frequency / (frequency + K1 * (1 - B + B * length / mean))
+    return frequency / (frequency + FORMULA.k1 * (1 - FORMULA.b + FORMULA.b * length / mean))
+
+
+def weights(terms: Iterable[tuple[str, int]], length: int, mean: float) -> dict[int, float]:
+    """The sparse vector of a chunk's term frequencies."""
+    return sparse((bucket(term), stored_tf(frequency, length, mean)) for term, frequency in terms)
 
 
 def sparse(values: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -66,11 +81,11 @@ def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
     """The payload that `chunk_of` reads. `exact` is present where Qdrant's JSON might change a value."""
     told = {
         "kind": kind,
-        "id": _printable(chunk.id),
-        "text": _printable(chunk.text),
-        "header": _printable(chunk.header),
-        "parent": None if chunk.parent_id is None else _printable(chunk.parent_id),
-        "metadata": {key: _told(value) for key, value in chunk.metadata.items() if _printable(key) == key},
+        "id": printable(chunk.id),
+        "text": printable(chunk.text),
+        "header": printable(chunk.header),
+        "parent": None if chunk.parent_id is None else printable(chunk.parent_id),
+        "metadata": {key: _told(value) for key, value in chunk.metadata.items() if printable(key) == key},
     }
     same = all(map(_survives, (chunk.id, chunk.text, chunk.parent_id, chunk.metadata, chunk.header)))
     return told if same else {**told, "exact": codec.encode(chunk).decode("ascii")}
@@ -81,17 +96,18 @@ def record_payload(record: Record, mean: float) -> dict[str, Any]:
     return {
         **payload_of(record.chunk, CHUNK),
         "digest": record.digest,
-        "terms": list(map(_printable, record.terms)),
+        VERSION: _version(record.chunk.id.encode("utf-8", "surrogatepass") + record.digest.encode()),
+        "terms": list(map(printable, record.terms)),
         "counts": list(record.terms.values()),
         "length": record.length,
-        "mean": mean,
+        SUMS: parts_of(record.terms, record.length),
+        MEAN: repr(mean),
     }
 
 
 def parent_payload(parent: Chunk) -> dict[str, Any]:
     """The payload of a parent."""
-    version = hashlib.blake2b(codec.encode(parent), digest_size=16).hexdigest()
-    return {**payload_of(parent, PARENT), VERSION: version}
+    return {**payload_of(parent, PARENT), VERSION: _version(codec.encode(parent))}
 
 
 def chunk_of(payload: Mapping[str, Any], kb: str) -> Chunk:
@@ -116,10 +132,14 @@ def frequencies_of(payload: Mapping[str, Any]) -> dict[str, int]:
     return dict(zip(payload["terms"], payload["counts"], strict=True))
 
 
+def _version(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
 def _survives(value: Any) -> bool:
     """Whether every Qdrant returns a value unchanged; fractions might lose the last bit."""
     if isinstance(value, str):
-        return _printable(value) == value
+        return printable(value) == value
     if isinstance(value, Mapping):
         return all(_survives(key) and _survives(inner) for key, inner in value.items())
     if isinstance(value, list | tuple):
@@ -130,9 +150,9 @@ def _survives(value: Any) -> bool:
 def _told(value: Any) -> Any:
     """A value in the form that Qdrant's filters find; a number beyond Qdrant's range is clamped."""
     if isinstance(value, str):
-        return _printable(value)
+        return printable(value)
     if isinstance(value, Mapping):
-        return {_printable(str(key)): _told(inner) for key, inner in value.items()}
+        return {printable(str(key)): _told(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_told(inner) for inner in value]
     if isinstance(value, int) and not isinstance(value, bool) and not -_WHOLE <= value < _WHOLE:
@@ -140,6 +160,6 @@ def _told(value: Any) -> Any:
     return value
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with lone surrogates, which UTF-8 cannot encode, as question marks."""
     return text.encode("utf-8", "replace").decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,23 +11,36 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Record
-from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS
+from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS, said_alike, size_of
 from voicevault_retrievers.engines.qdrant import points
-from voicevault_retrievers.engines.qdrant.points import CHUNK, FAST, FULL, METADATA, PARENT, SPARSE, STATE, VERSION
+from voicevault_retrievers.engines.qdrant.points import (
+    BOUNDS,
+    CHUNK,
+    FAST,
+    FULL,
+    METADATA,
+    PARENT,
+    STATE,
+    VERSION,
+    WEIGHTS,
+)
+from voicevault_retrievers.engines.qdrant.statistics import MEAN, SUMS
+from voicevault_retrievers.engines.qdrant.statistics import RECIPE as RECIPE_DIGEST
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 
 if TYPE_CHECKING:
     from voicevault_retrievers.engines.qdrant.channels import ByRanks, Way
 
-KINDS = ("bool", "datetime", "float", "integer", "keyword", "uuid")
-"""The kinds of payload indexes."""
+MAX_INDEXES = 64
+"""The most metadata keys that get a payload index of their own accord."""
+
+_KINDS = ((bool, "bool"), (str, "keyword"), (int, "float"), (float, "float"))
+"""The kind of index for a value. Qdrant finds values of another type under such a key without it, so that one key may
+have several; an index of kind "integer" would lose fractions."""
 
 RECIPE = "voicevault"
 """The key of a collection's metadata that holds its recipe."""
-
-PRIOR_CHUNKS, PRIOR_LENGTH = 100, 100.0
-"""A prior for the mean length at the first writes: as many chunks of this length."""
 
 OVERSAMPLING = 3.0
 """The number of candidates by quantised vectors that are rescored, as a multiple of k."""
@@ -52,25 +65,40 @@ def collection(recipe: Recipe) -> dict[str, Any]:
         vectors[FULL] = of.VectorParams(size=entry.dimension, distance=of.Distance.COSINE)
         if prefix is not None:
             vectors[FAST] = of.VectorParams(size=prefix, distance=of.Distance.COSINE)
-    modifier = of.Modifier.IDF if options.get("idf") == "server" else None
     return {
         "vectors_config": vectors,
-        "sparse_vectors_config": {SPARSE: of.SparseVectorParams(modifier=modifier)},
+        "sparse_vectors_config": {
+            WEIGHTS: of.SparseVectorParams(modifier=of.Modifier.IDF),
+            BOUNDS: of.SparseVectorParams(),
+        },
         "quantization_config": _quantization(options.get("quantization")),
         "metadata": {RECIPE: recipe.text()},
     }
 
 
 def indexes(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The payload indexes of a collection: fields and their schemas."""
+    """The payload indexes of every collection: fields and their schemas."""
     of = models()
-    yield "kind", of.PayloadSchemaType.KEYWORD
-    yield "parent", of.PayloadSchemaType.KEYWORD
-    yield VERSION, of.PayloadSchemaType.KEYWORD
-    for key, kind in (options.get("indexes") or {}).items():
-        yield METADATA + key, of.PayloadSchemaType(kind)
+    for field in ("kind", "parent", VERSION, SUMS, MEAN):
+        yield field, of.PayloadSchemaType.KEYWORD
+    yield "terms", of.KeywordIndexParams(type=of.KeywordIndexType.KEYWORD, on_disk=True)
     if options.get("tenant") is not None:
         yield METADATA + options["tenant"], of.KeywordIndexParams(type=of.KeywordIndexType.KEYWORD, is_tenant=True)
+
+
+def metadata_indexes(records: Iterable[Record], named: Sequence[str] | None, there: Collection[str]) -> dict[str, Any]:
+    """The missing payload indexes on the metadata of chunks: on the named keys, or on the first `MAX_INDEXES` (None).
+
+    Filters use no other keys than those matched by `KEY`. The kind is that of the first value.
+    """
+    left = MAX_INDEXES - sum(field.startswith(METADATA) for field in there)
+    kinds: dict[str, Any] = {}
+    for key, value in (entry for record in records for entry in record.chunk.metadata.items()):
+        first = value[0] if isinstance(value, list | tuple) and value else value
+        kind = next((kind for type_, kind in _KINDS if isinstance(first, type_)), None)
+        if kind is not None and KEY.fullmatch(key) and METADATA + key not in there and (named is None or key in named):
+            kinds.setdefault(METADATA + key, models().PayloadSchemaType(kind))
+    return kinds if named is not None else dict(list(kinds.items())[: max(left, 0)])
 
 
 def of_kind(kind: str, clause: Any = None) -> Any:
@@ -91,13 +119,6 @@ def among(ids: Sequence[str]) -> Any:
     return models().HasIdCondition(has_id=list(ids))
 
 
-def mean_of(length: int, chunks: int, *, bounded: bool) -> float:
-    """The mean length for stored values; where they bound scores, smoothed with `PRIOR_CHUNKS`."""
-    if bounded:
-        return (length + PRIOR_CHUNKS * PRIOR_LENGTH) / (chunks + PRIOR_CHUNKS)
-    return length / chunks if length else 1.0
-
-
 def without(field: str) -> Any:
     """A payload without one field."""
     return models().PayloadSelectorExclude(exclude=[field])
@@ -110,11 +131,40 @@ def chunk_point(record: Record, mean: float, prefix: int | None) -> Any:
         vector[FULL] = record.vector.tolist()
         if prefix is not None:
             vector[FAST] = shortened(record.vector, prefix).tolist()
-    if record.terms:
-        length = record.length
-        values = ((points.bucket(term), points.stored_tf(f, length, mean)) for term, f in record.terms.items())
-        vector[SPARSE] = _sparse(points.sparse(values))
+    vector |= weights(record.terms.items(), record.length, mean)
     return point(points.point_id(record.chunk.id), points.record_payload(record, mean), vector)
+
+
+def weights(terms: Iterable[tuple[str, int]], length: int, mean: float) -> dict[str, Any]:
+    """The sparse vectors of a chunk, by name; none without terms."""
+    values = points.weights(terms, length, mean)
+    return dict.fromkeys((WEIGHTS, BOUNDS), _sparse(values)) if values else {}
+
+
+def reweighed(found: Sequence[Any], mean: float) -> list[Any]:
+    """The operations that store chunks' weights by another mean length, where the chunks have not changed meanwhile."""
+    of, rows = models(), []
+    for one in found:
+        vector = weights(points.frequencies_of(one.payload).items(), one.payload["length"], mean)
+        rows += [of.PointVectors(id=one.id, vector=vector)] if vector else []
+    unchanged = of_versions([one.id for one in found], [one.payload[VERSION] for one in found]).filter
+    told = of.SetPayloadOperation(set_payload=of.SetPayload(payload={MEAN: repr(mean)}, filter=unchanged))
+    vectors = of.UpdateVectors(points=rows, update_filter=unchanged)
+    return [*([of.UpdateVectorsOperation(update_vectors=vectors)] if rows else []), told]
+
+
+def otherwise_weighed(mean: float) -> Any:
+    """A filter for chunks whose weights were made with another mean length."""
+    of = models()
+    own = of.FieldCondition(key=MEAN, match=of.MatchValue(value=repr(mean)))
+    return of.Filter(must=[of_kind(CHUNK)], must_not=[own])
+
+
+def having(forms: Sequence[str], clause: Any) -> Any:
+    """A filter for the chunks that have one of these terms."""
+    of = models()
+    own = of.FieldCondition(key="terms", match=of.MatchAny(any=list(forms)))
+    return of.Filter(must=[own] if clause is None else [own, clause])
 
 
 def parent_point(parent: Chunk) -> Any:
@@ -122,9 +172,9 @@ def parent_point(parent: Chunk) -> Any:
     return point(points.point_id(parent.id, PARENT), points.parent_payload(parent))
 
 
-def state_point(at: str) -> Any:
-    """The collection's empty state, as a point without vectors."""
-    return point(at, {"kind": STATE})
+def state_point(at: str, payload: Mapping[str, Any]) -> Any:
+    """The collection's state, as a point without vectors."""
+    return point(at, {"kind": STATE, **payload})
 
 
 def point(at: str, payload: Mapping[str, Any], vector: Mapping[str, Any] | None = None) -> Any:
@@ -143,17 +193,22 @@ def no_point() -> Any:
     return of_kind("none")
 
 
+def other_recipes(digest: str) -> Any:
+    """A filter for states that name another recipe."""
+    of = models()
+    return of.Filter(must_not=[of.FieldCondition(key=RECIPE_DIGEST, match=of.MatchValue(value=digest))])
+
+
 def of_versions(ids: Sequence[Any], versions: Sequence[str]) -> Any:
-    """A selector of those parents that still have these versions."""
+    """A selector of those points that still have these versions."""
     of = models()
     same = of.FieldCondition(key=VERSION, match=of.MatchAny(any=list(versions)))
     return of.FilterSelector(filter=of.Filter(must=[among(ids), same]))
 
 
-def delete(ids: Sequence[Any]) -> Any:
-    """An operation that deletes points."""
-    of = models()
-    return of.DeleteOperation(delete=of.PointIdsList(points=list(ids)))
+def of_ids(ids: Sequence[Any]) -> Any:
+    """A selector of points."""
+    return models().PointIdsList(points=list(ids))
 
 
 def payload(at: str, fields: Mapping[str, Any]) -> Any:
@@ -162,60 +217,55 @@ def payload(at: str, fields: Mapping[str, Any]) -> Any:
     return of.SetPayloadOperation(set_payload=of.SetPayload(payload=dict(fields), points=[at]))
 
 
-def no_payload(at: str, fields: Sequence[str]) -> Any:
-    """An operation that deletes fields of a point's payload."""
-    of = models()
-    return of.DeletePayloadOperation(delete_payload=of.DeletePayload(keys=list(fields), points=[at]))
-
-
-def words(vector: Mapping[int, float], limit: int, clause: Any) -> dict[str, Any]:
+def words(vector: Mapping[int, float], using: str, limit: int, clause: Any) -> Any:
     """A keyword search."""
-    return {
-        "query": _sparse(vector),
-        "using": SPARSE,
-        "limit": limit,
-        "query_filter": _filter(clause),
-        "with_payload": _ASKED,
-    }
+    asked = {"query": _sparse(vector), "using": using, "limit": limit, "filter": _filter(clause)}
+    return models().QueryRequest(**asked, with_payload=_ASKED)
 
 
-def dense(vector: Vector, limit: int, clause: Any, way: Way, params: Any) -> dict[str, Any]:
+def dense(vector: Vector, limit: int, clause: Any, way: Way, params: Any, with_vector: Any) -> Any:
     """A vector search; where the way is a funnel, through the short vectors first, in one request."""
-    of = models()
-    asked: dict[str, Any] = {
-        "query": vector.tolist(),
-        "using": FULL,
-        "limit": limit,
-        "query_filter": _filter(clause),
-        "search_params": params,
-        "with_payload": points.TOLD,
-    }
+    of, prefetch = models(), None
     if way.prefix is not None:
-        asked["prefetch"] = of.Prefetch(
+        prefetch = of.Prefetch(
             query=shortened(vector, way.prefix).tolist(),
             using=FAST,
             limit=max(way.candidates, limit),
             filter=_filter(clause),
             params=params,
         )
-    return asked
+    return of.QueryRequest(
+        prefetch=prefetch,
+        query=vector.tolist(),
+        using=FULL,
+        limit=limit,
+        filter=_filter(clause),
+        params=params,
+        with_payload=points.TOLD,
+        with_vector=with_vector,
+    )
 
 
 def fused(
-    words_vector: Mapping[int, float], vector: Vector, fusion: ByRanks, limit: int, clause: Any, params: Any
-) -> dict[str, Any]:
-    """A keyword and vector search, fused by RRF in Qdrant, whose ranks begin at 0: k is one more than here."""
+    words: tuple[str, Mapping[int, float]], vector: Vector, fusion: ByRanks, limit: int, clause: Any, params: Any
+) -> Any:
+    """A keyword and vector search, fused by RRF in Qdrant, whose ranks begin at 0: k is one more than here.
+
+    `words` names the vector of the keyword search.
+    """
     of, where = models(), _filter(clause)
+    using, values = words
     by_vector = {"query": vector.tolist(), "using": FULL, "score_threshold": 0.0, "params": params}
     both = [of.Prefetch(**by_vector, limit=fusion.depth, filter=where)]
-    if words_vector:
-        both.insert(0, of.Prefetch(query=_sparse(words_vector), using=SPARSE, limit=fusion.depth, filter=where))
-    return {
-        "prefetch": both,
-        "query": of.RrfQuery(rrf=of.Rrf(k=fusion.k + 1)),
-        "limit": limit,
-        "with_payload": _ASKED,
-    }
+    if values:
+        both.insert(0, of.Prefetch(query=_sparse(values), using=using, limit=fusion.depth, filter=where))
+    by_ranks = of.RrfQuery(rrf=of.Rrf(k=fusion.k + 1))
+    return of.QueryRequest(prefetch=both, query=by_ranks, limit=limit, with_payload=_ASKED)
+
+
+def listed(clause: Any, limit: int, fields: Any) -> Any:
+    """A listing of points that pass."""
+    return models().QueryRequest(filter=_filter(clause), limit=limit, with_payload=fields)
 
 
 def params(way: Way, quantised: bool) -> Any:
@@ -227,17 +277,23 @@ def params(way: Way, quantised: bool) -> Any:
 
 
 def told_exactly(where: Filter | None) -> bool:
-    """Whether Qdrant evaluates a filter exactly: equality and membership of strings."""
-    return _told_exactly(parse(where))
+    """Whether Qdrant evaluates a filter exactly: equality and membership of strings, whole numbers and booleans."""
+    node = parse(where)
+    return size_of(node) <= MAX_CONDITIONS and _told_exactly(node)
 
 
 def _told_exactly(node: Node) -> bool:
     if isinstance(node, Condition):
         several = node.operand if node.operator == "$in" else [node.operand]
-        said_alike = all(isinstance(one, str) and one.isprintable() for one in several)
-        few = len(several) <= MAX_CONDITIONS
-        return node.operator in ("$eq", "$in") and bool(KEY.fullmatch(node.key)) and said_alike and few
+        return node.operator in ("$eq", "$in") and bool(KEY.fullmatch(node.key)) and all(map(_whole, several))
     return not isinstance(node, Not) and all(map(_told_exactly, node.parts))
+
+
+def _whole(operand: Any) -> bool:
+    """Whether Qdrant's payload holds a value of this kind unchanged; lone surrogates become question marks."""
+    return (
+        said_alike(operand) and not isinstance(operand, float) and (not isinstance(operand, str) or "?" not in operand)
+    )
 
 
 def shortened(vector: Vector, prefix: int) -> Vector:

@@ -23,7 +23,7 @@ from tests.benchmarks.lexical_measure import isolated
 from tests.benchmarks.results import Row, write
 from tests.benchmarks.store_corpus import corpus
 from tests.benchmarks.store_systems import DIMENSION, Lookup
-from tests.engines.engines import SYSTEMS, PostgresServer, running
+from tests.engines.engines import SYSTEMS, PostgresServer, TextSearchServer, running
 from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.engine import Engine
@@ -48,8 +48,12 @@ LOCAL = {
     "qdrant": Engined("Qdrant, local mode", "qdrant+file://{folder}/qdrant"),
     "chroma": Engined("Chroma, in a folder", "chroma+file://{folder}/chroma"),
     "milvus": Engined("Milvus Lite", "milvus+file://{folder}/milvus.db"),
+    "lancedb": Engined("LanceDB", "lancedb://{folder}/lance"),
 }
-HALF = {"": {}, ", halfvec": {"half": True}}
+POSTGRES: Mapping[str, tuple[tuple[str, type[PostgresServer], dict[str, Any]], ...]] = {
+    "postgres": (("PostgreSQL", PostgresServer, {}), ("PostgreSQL, halfvec", PostgresServer, {"half": True})),
+    "postgres-bm25": (("PostgreSQL, pg_textsearch, halfvec", TextSearchServer, {"half": True}),),
+}
 
 
 def opened(address: str, folder: Path, **options: Any) -> Engine:
@@ -112,17 +116,15 @@ def local(name: str, data: Path) -> Iterator[Row]:
     yield from rows(engine.title, {"seconds to fill": took, "disk": disk, **figures, "memory": memory})
 
 
-def postgres(data: Path) -> Iterator[Row]:
+def postgres(name: str, data: Path) -> Iterator[Row]:
     """Its tables and indexes, by PostgreSQL's own count; memory is what these take where all are to be in it."""
-    for title, options in HALF.items():
-        with running(PostgresServer) as server, sized(server) as asked:
+    for title, kind, options in POSTGRES[name]:
+        with running(kind) as server, sized(server) as asked:
             address = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
             before = asked()
             took = isolated(fill, address, server.folder, data, COUNT, {"index_from": COUNT, **options})
             figures = isolated(grown, address, server.folder, data)
-            yield from rows(
-                f"PostgreSQL{title}", {"seconds to fill": took, "disk": asked() - before, **figures, "memory": None}
-            )
+            yield from rows(title, {"seconds to fill": took, "disk": asked() - before, **figures, "memory": None})
 
 
 @contextmanager
@@ -171,12 +173,12 @@ def main(data: Path, names: list[str]) -> None:
     made = corpus(COUNT, data)
     text = sum(len(chunk.text.encode()) for chunk in made.chunks) / COUNT
     found = [Row("text", f"{COUNT:,}", "bytes a chunk, disk", text), *formulas(text)]
-    for name in names or [*LOCAL, "postgres"]:
+    for name in names or [*LOCAL, *POSTGRES]:
         missing = SYSTEMS[name].missing()
         if missing:
             sys.stderr.write(f"{name} is left out: it needs {missing}\n")
             continue
-        found += postgres(data) if name == "postgres" else local(name, data)
+        found += postgres(name, data) if name in POSTGRES else local(name, data)
         for row in found[-12:]:
             sys.stderr.write(f"{row}\n")
     sys.stderr.write(f"{write('sizing', found, PACKAGES, merge=True)}\n")

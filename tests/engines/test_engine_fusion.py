@@ -35,7 +35,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
         yield base
 
 
-@pytest.fixture(scope="module", params=["qdrant", "postgres", "postgres-bm25", "chroma", "milvus"])
+@pytest.fixture(scope="module", params=["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb"])
 def engine(
     request: pytest.FixtureRequest, kb: KnowledgeBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:

@@ -46,6 +46,42 @@ def make(address: str) -> Iterator[Any]:
         engine.close()
 
 
+# What a search reads
+
+
+def test_a_search_reads_its_answer_and_little_else_after_another_client_has_written(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make()
+    first.upsert(grown(300))
+    second = make(first.name)
+    read: list[int] = []
+    ask = first._pools.ask
+
+    def counted(asked: Any) -> Any:
+        answer = ask(asked)
+        read.append(len(answer) if isinstance(answer, list) else 1)
+        return answer
+
+    searches = {
+        "bm25": lambda query: first.bm25().search(query, 5),
+        "dense": lambda query: first.dense().search(query, 5),
+        "fused": lambda query: first.fused().search(query, 5),
+    }
+    for name, search in searches.items():
+        for rights in (None, {"page": {"$lt": 90}}):
+            query = Query("valve flange", require=rights)
+            search(query)
+            second.upsert([Chunk(f"new {name}", "valve flange", metadata={"page": 1})])
+            with monkeypatch.context() as patch:
+                patch.setattr(first._pools, "ask", counted)
+                read.clear()
+                found = search(query)
+            assert f"new {name}" in found.ids
+            assert len(read) <= 3
+            assert sum(read) <= 5 + 2
+
+
 # Keywords
 
 

@@ -54,3 +54,19 @@ class TestQdrantOfAClient(Elsewhere):
         engine = pytest.importorskip("voicevault_retrievers.engines.qdrant").QdrantEngine
         yield lambda name, **options: engine(name, client=client, **options)
         client.close()
+
+
+class TestQdrantEdge(Conformance):
+    """Qdrant's own segments, indexes and idf, in this process."""
+
+    ways = ("sync",)
+    tau = 0.8  # Qdrant's idf counts deleted chunks until it has optimised the segment
+    other_options: ClassVar[dict[str, Any]] = {"quantization": "scalar", "tenant": "t", "indexes": ["page"]}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def connect(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
+        pytest.importorskip("qdrant_edge")
+        folder = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path_factory.mktemp("edge"))
+        yield folder.engine
+        folder.end()

@@ -16,7 +16,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import fuse
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, as_query
-from voicevault_retrievers.engines.qdrant import QdrantEngine, collection, requests
+from voicevault_retrievers.engines.qdrant import QdrantEngine, collection, requests, writing
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.store import KnowledgeBase
@@ -229,7 +229,7 @@ def test_a_language_that_another_writes_is_searched(client: Any) -> None:
 
 
 def test_weights_are_made_anew_while_a_collection_is_small(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "SETTLED", 40)
+    monkeypatch.setattr(writing, "SETTLED", 40)
     engine = opened(client)
     engine.upsert([Chunk("first", "pump")])
     for at in range(6):
@@ -242,7 +242,7 @@ def test_weights_are_made_anew_while_a_collection_is_small(client: Any, monkeypa
 
 
 def test_drift_is_told_and_undone(client: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "SETTLED", 0)
+    monkeypatch.setattr(writing, "SETTLED", 0)
     monkeypatch.setattr(collection, "PAGE", 7)
     engine, base = opened(client), based(tmp_path)
     for part in ([Chunk(f"short{n}", f"pump {WORDS[n + 1]} oil") for n in range(10)], chunks(30)):

@@ -78,9 +78,21 @@ def test_info_says_what_a_collection_was_made_with(run: Run, address: str) -> No
     told = json.loads(run("engine", "info", address, "--json").stdout)
     assert (told["collection"], told["exists"], told["chunks"]) == ("plant", True, 9)
     assert told["made_with"]["embedder"] is None
-    assert told["capabilities"]["engine_statistics"] is False
+    assert told["capabilities"]["engine_statistics"] is True
+    assert told["weights"]["drift"] == 0.0
     told = json.loads(run("engine", "info", address + "-other", "--json").stdout)
     assert (told["exists"], told["chunks"], told["made_with"]) == (False, 0, None)
+
+
+def test_weights_are_made_anew(run: Run, address: str) -> None:
+    run("engine", "copy", "--from", "plant", "--to", address)
+    engine = connect(address)
+    engine.delete(["c1", "c2"])
+    engine.close()
+    assert json.loads(run("engine", "info", address, "--json").stdout)["weights"]["drift"] != 0.0
+    assert run("engine", "reweigh", address).stdout == "7 chunks have new weights\n"
+    assert json.loads(run("engine", "info", address, "--json").stdout)["weights"]["drift"] == 0.0
+    assert json.loads(run("engine", "reweigh", address, "--json").stdout) == {"version": 1, "reweighed": 0}
 
 
 @pytest.mark.weights

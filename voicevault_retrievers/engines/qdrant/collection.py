@@ -1,4 +1,4 @@
-"""Creation, writes and reads of a Qdrant collection."""
+"""Creation and reads of a Qdrant collection, and the statistics that Qdrant counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, Predicate, compile_filter
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
+from voicevault_retrievers.engines.engine import Capabilities, Engine, Stored
 from voicevault_retrievers.engines.filters import Qdrant, nothing_passes, said
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
@@ -43,9 +43,6 @@ PAGE = 1000
 STATE_ID = points.point_id("state", STATE)
 """The id of the point that holds the `State`."""
 
-SETTLED = 1000
-"""Weights are made anew whenever a collection has doubled, until this many chunks tell the mean length well."""
-
 FACETS = 1000
 """More values than a facet of `SUMS` or `MEAN` has."""
 
@@ -53,7 +50,7 @@ _FORBIDDEN = '<>:"/\\|?*\0\x1f'
 
 
 class Collection(Engine):
-    """The part of `QdrantEngine` that writes, and reads by id; see there for the options."""
+    """The part of `QdrantEngine` that reads by id, and counts; see there for the options."""
 
     capabilities = Capabilities(
         exact_vectors=False, atomic=False, native_async=True, server_fusion=True, engine_statistics=True
@@ -208,7 +205,8 @@ class Collection(Engine):
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
         named = {points.point_id(one): one for one in ids}
-        found = yield from self._retrieve([STATE_ID, *named], [statistics.RECIPE], [FULL])
+        held = [FULL] if self._recipe is not None and self._recipe.embedder is not None else False
+        found = yield from self._retrieve([STATE_ID, *named], [statistics.RECIPE], held)
         yield from self._checked(found.pop(STATE_ID, None))
         rows = {named[at]: np.asarray(point.vector[FULL], np.float32) for at, point in found.items() if point.vector}
         norms = {one: float(np.linalg.norm(row)) or 1.0 for one, row in rows.items()}  # zero vectors stay zero
@@ -240,57 +238,8 @@ class Collection(Engine):
     def _replaced(self) -> SearchError:
         return SearchError(f"the collection {self.name!r} has been replaced, or removed: ask again")
 
-    # Writing.
-
-    def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        ids = [points.point_id(record.chunk.id) for record in records]
-        state, gone = yield from self._held(ids)
-        if not state.mean:
-            yield from self._begin(records)
-            state, gone = yield from self._held(ids)
-        tags = set(statistics.tags_of(term for record in records for term in record.terms)) - set(state.languages)
-        told = requests.payload(STATE_ID, dict.fromkeys(statistics.language_keys("".join(tags)), True))
-        rows = [requests.chunk_point(record, state.mean, self._made("prefix")) for record in records]
-        rows += [requests.parent_point(parent) for parent in parents]
-        yield from self._index(requests.metadata_indexes(records, self._made("indexes"), self._indexed))
-        yield from self._batch(*([told] if tags else []), requests.upsert(rows))
-        self._languages = "".join(sorted(tags.union(state.languages)))
-        if records and state.weighed < SETTLED:
-            sums = yield from self._sums(None)
-            if sums.total >= 2 * state.weighed:
-                yield from self._reweighing(sums)
-        named = {record.chunk.parent_id for record in records} | {parent.id for parent in parents}
-        yield from self._tidy({point.payload["parent"] for point in gone} - named)
-
     def _batch(self, *operations: Any) -> Steps[None]:
         yield from self._ask("batch_update_points", update_operations=list(operations), wait=True)
-
-    def _begin(self, records: Sequence[Record]) -> Steps[None]:
-        """Store the state of a new collection, unless another writer has."""
-        recipe = self._recipe
-        if recipe is None:
-            raise self._replaced()
-        lengths = [record.length for record in records if record.length]
-        mean = sum(lengths) / len(lengths) if lengths else 1.0
-        digest = statistics.recipe_digest(recipe)
-        told = {statistics.RECIPE: digest, statistics.MEAN_LENGTH: mean, statistics.WEIGHED: len(records)}
-        state = requests.state_point(STATE_ID, told)
-        yield from self._ask("upsert", points=[state], update_filter=requests.other_recipes(digest), wait=True)
-
-    def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        _, gone = yield from self._held([points.point_id(one) for one in ids])
-        if not gone:
-            return 0
-        selector = [point.id for point in gone]
-        yield from self._ask("delete", points_selector=requests.of_ids(selector), wait=True)
-        yield from self._tidy({point.payload["parent"] for point in gone})
-        return len(gone)
-
-    def _held(self, ids: Sequence[str]) -> Steps[tuple[State, list[Any]]]:
-        """The state, and the given points that exist, with their parents' ids."""
-        found = yield from self._retrieve([STATE_ID, *ids], requests.without("text"))
-        state = yield from self._checked(found.pop(STATE_ID, None))
-        return state, list(found.values())
 
     # Statistics.
 
@@ -352,39 +301,6 @@ class Collection(Engine):
             changed, cursor = changed + len(page), after
             if cursor is None:
                 return changed
-
-    def _tidy(self, parents: set[str | None]) -> Steps[None]:
-        """Remove parents that no chunk names; restore those that a chunk names again meanwhile.
-
-        Concurrent writes of a parent stay: only the version seen here is deleted, and it is restored only where there
-        is none.
-        """
-        orphans = {one for one in parents if one is not None}
-        orphans -= yield from self._named(orphans)
-        if not orphans:
-            return
-        ids = [points.point_id(one, PARENT) for one in sorted(orphans)]
-        kept = yield from self._retrieve(ids, True)
-        versions = [one.payload[VERSION] for one in kept.values() if VERSION in one.payload]
-        if not versions:
-            return
-        yield from self._ask("delete", points_selector=requests.of_versions(list(kept), versions), wait=True)
-        again = yield from self._named(orphans)
-        back = [requests.point(at, one.payload) for at, one in kept.items() if one.payload["id"] in again]
-        if back:
-            yield from self._ask("upsert", points=back, update_filter=requests.no_point(), wait=True)
-
-    def _named(self, parents: set[str]) -> Steps[set[str]]:
-        """The given parents that chunks name."""
-        left, found = set(parents), set[str]()
-        while left:
-            page, _ = yield from self._scroll(requests.children(sorted(left)), PAGE, None, ["parent"])
-            seen = {point.payload["parent"] for point in page}
-            if not seen:
-                break
-            found |= seen
-            left -= seen
-        return found
 
     def _close(self) -> None:
         self._client.close()

@@ -29,9 +29,10 @@ from voicevault_retrievers.engines.qdrant.channels import (
     engine_query,
     fused_hit,
 )
-from voicevault_retrievers.engines.qdrant.collection import STATE_ID, Collection
+from voicevault_retrievers.engines.qdrant.collection import STATE_ID
 from voicevault_retrievers.engines.qdrant.points import BOUNDS, COUNTED, FULL, WEIGHTS
 from voicevault_retrievers.engines.qdrant.statistics import Sums
+from voicevault_retrievers.engines.qdrant.writing import WritableCollection
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -43,7 +44,7 @@ TIES = 1000
 """How many hits behind the k-th are read at most, to order equal scores by id."""
 
 
-class QdrantEngine(Collection):
+class QdrantEngine(WritableCollection):
     """A collection of a Qdrant server (`url`), of local mode in a folder (`path`) or in memory, or of a given client.
 
     Points have the vectors `full` and `fast` (the first `prefix` dimensions, where set), both of cosine, and the sparse

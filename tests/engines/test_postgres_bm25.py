@@ -24,7 +24,7 @@ from voicevault_retrievers.text.languages import LANGUAGES
 
 psycopg = pytest.importorskip("psycopg")
 
-from voicevault_retrievers.engines.encoding import encoded, escaped  # noqa: E402
+from voicevault_retrievers.engines.encoding import LONGEST_TERM, encoded, escaped  # noqa: E402
 from voicevault_retrievers.engines.postgres import PostgresEngine, bm25_index, keyword_search  # noqa: E402
 
 NUMBER = count()
@@ -118,7 +118,7 @@ def check_words(connection: Any, terms: list[str]) -> None:
     rows = list(bm25_index.word_rows({term: terms.count(term) for term in terms}, {}))
     words = sorted(word for row in rows for word in lexemes(connection, row))
     assert words == sorted(map(encoded, terms))
-    short = sorted(escaped(term) for term in terms if len(escaped(term).encode()) <= bm25_index.LONGEST_TERM)
+    short = sorted(escaped(term) for term in terms if len(escaped(term).encode()) <= LONGEST_TERM)
     assert sorted(told for word in words if (told := decoded(word)) is not None) == short
     assert len(set(words)) == len(set(terms))
 

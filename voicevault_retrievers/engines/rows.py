@@ -97,5 +97,10 @@ def condition_of(where: Filter | None) -> tuple[str, bool]:
     return clause or ALL, clause is not None and _LANGUAGE.exactly(parse(where))
 
 
+def all_of(*conditions: str) -> str:
+    """The condition that a chunk meets all, which no parent does: conditions on chunks are null for parents."""
+    return " AND ".join(one for one in conditions if one != ALL) or CHUNKS
+
+
 def _quoted(values: Iterable[str]) -> str:
     return ", ".join("'" + value.replace("'", "''") + "'" for value in values)

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best_of, scores_of, weigh
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import (
+    ALL,
     CHUNK,
     CHUNKS,
     NONE,
     SCORED,
+    all_of,
     chunk_of,
     condition_of,
     having,
@@ -44,6 +46,14 @@ SPARE = 50
 """The candidates that the database ranks beyond twice k, as its BM25 may have other constants."""
 
 
+class Snapshot(NamedTuple):
+    """A version of a table, the recipe that it was created with, and a value that no other version has."""
+
+    table: Any
+    recipe: str
+    version: Any
+
+
 SCOPES = 64
 """The most filters whose sums are cached."""
 
@@ -61,12 +71,8 @@ class TableEngine(Engine):
         self._sums: tuple[Any, dict[str, tuple[int, int, int]]] = None, {}
 
     @abstractmethod
-    def found(self) -> Any:
+    def found(self) -> Snapshot | None:
         """The table as it is now; None where there is none."""
-
-    @abstractmethod
-    def described(self, table: Any) -> tuple[str, Any]:
-        """The recipe that the table was created with, and what every write to it changes."""
 
     @abstractmethod
     def create(self, recipe: Recipe) -> None:
@@ -120,13 +126,13 @@ class TableEngine(Engine):
             kind = SearchNotAvailableError if isinstance(error, OSError) else SearchError
             raise kind(f"{self!r} fails, or was replaced meanwhile: {error}") from error
 
-    def _open(self) -> Any:
+    def _open(self) -> Snapshot:
         """The table; SearchError where the collection is gone, or its recipe is not the known one."""
-        table = self.found()
-        if table is None or Recipe.parse(self.described(table)[0], self.name) != self._recipe:
+        held = self.found()
+        if held is None or Recipe.parse(held.recipe, self.name) != self._recipe:
             self.forget()
             raise SearchError(f"collection {self.name!r} was replaced meanwhile, or removed: ask again")
-        return table
+        return held
 
     def _close(self) -> None:
         """Does nothing, where the client has nothing to close."""
@@ -138,8 +144,8 @@ class TableEngine(Engine):
 
     @blocking
     def _read_recipe(self) -> str | None:
-        table = self.found()
-        return None if table is None else self.described(table)[0]
+        held = self.found()
+        return None if held is None else held.recipe
 
     @blocking
     def _create(self, recipe: Recipe) -> None:
@@ -161,14 +167,14 @@ class TableEngine(Engine):
     @blocking
     def _index(self) -> None:
         with self.writing():
-            self.index(self._open())
+            self.index(self._open().table)
 
     @blocking
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> None:
         rows = [*map(parent_row, parents), *map(row_of, records)]
         keys = [row["key"] for row in rows]
         with self.writing():
-            table = self._open()
+            table = self._open().table
             before = self.read(table, ["parent"], f"{one_of('key', keys)} AND {CHUNKS}")
             self.merge(table, rows)
             if left := self._left(table, before, ()) - set(keys):
@@ -178,7 +184,7 @@ class TableEngine(Engine):
     def _remove(self, ids: Sequence[str]) -> int:
         keys = set(map(key_of, ids))
         with self.writing():
-            table = self._open()
+            table = self._open().table
             held = self.read(table, ["key", "parent"], one_of("key", keys))
             if len(held):
                 self.erase(table, one_of("key", [*held["key"].to_pylist(), *self._left(table, held, keys)]))
@@ -193,17 +199,17 @@ class TableEngine(Engine):
 
     # Reading, with filters.
 
-    def _rows(self, table: Any, columns: Sequence[str], where: Filter | None, condition: str = CHUNKS) -> Any:
+    def _rows(self, held: Snapshot, columns: Sequence[str], where: Filter | None, condition: str = ALL) -> Any:
         """The columns of the chunks that pass a filter and meet a condition."""
         told, exact = condition_of(where)
-        rows = self.read(table, [*columns, *([] if exact else ["metadata"])], f"{CHUNKS} AND {told} AND {condition}")
+        rows = self.read(held.table, [*columns, *([] if exact else ["metadata"])], all_of(told, condition))
         return rows if exact else _filtered(rows, where)
 
-    def _counted(self, table: Any, where: Filter | None, condition: str = CHUNKS) -> int:
+    def _counted(self, held: Snapshot, where: Filter | None, condition: str = ALL) -> int:
         told, exact = condition_of(where)
         if exact:
-            return self.counted(table, f"{CHUNKS} AND {told} AND {condition}")
-        return len(self._rows(table, ["length"], where, condition))
+            return self.counted(held.table, all_of(told, condition))
+        return len(self._rows(held, ["length"], where, condition))
 
     @blocking
     def _count(self) -> int:
@@ -211,71 +217,76 @@ class TableEngine(Engine):
 
     @blocking
     def _digests(self, ids: Sequence[str]) -> Mapping[str, str]:
-        return dict(_stored(self.read(self._open(), ["key", "digest"], one_of("key", map(key_of, ids)))))
+        return dict(_stored(self.read(self._open().table, ["key", "digest"], one_of("key", map(key_of, ids)))))
 
     @blocking
     def _page(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
-        rows = self.read(self._open(), ["key", "digest"], CHUNKS) if cursor is None else cursor
+        rows = self.read(self._open().table, ["key", "digest"], CHUNKS) if cursor is None else cursor
         return _stored(rows.slice(0, limit)), rows.slice(limit) if len(rows) > limit else None
 
     @blocking
     def _get(self, ids: Sequence[str], parents: bool) -> Mapping[str, Chunk]:
         return self._chunks(self._open(), [key_of(one, "p" if parents else "c") for one in ids])
 
-    def _chunks(self, table: Any, keys: Sequence[str]) -> dict[str, Chunk]:
-        rows = self.read(table, CHUNK, one_of("key", keys)).to_pylist() if keys else []
+    def _chunks(self, held: Snapshot, keys: Sequence[str]) -> dict[str, Chunk]:
+        rows = self.read(held.table, CHUNK, one_of("key", keys)).to_pylist() if keys else []
         return {id_of(row["key"]): chunk_of(row, self.name) for row in rows}
 
     @blocking
     def _vectors(self, ids: Sequence[str]) -> Mapping[str, Vector]:
         if self._recipe is None or self._recipe.embedder is None:
             return {}
-        rows = self.read(self._open(), ["key", "vector"], one_of("key", map(key_of, ids)))
+        rows = self.read(self._open().table, ["key", "vector"], one_of("key", map(key_of, ids)))
         return dict(zip(map(id_of, rows["key"].to_pylist()), _matrix(rows), strict=True))
 
     # Searching.
 
     @blocking
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Sequence[Found]:
-        table, wanted = self._open(), both(require, where)
-        (told, exact), size = condition_of(wanted), self.counted(table, CHUNKS)
-        limit = 0 if told == NONE else min(2 * k, size)
+        held, wanted = self._open(), both(require, where)
+        told, exact = condition_of(wanted)
+        limit = 0 if told == NONE else 2 * k
         while limit:
-            near = self.near(table, [*CHUNK, "vector"], vector, limit, told)
+            near = self.near(held.table, [*CHUNK, "vector"], vector, limit, told)
             cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
             near = near.append_column("cosine", [cosines])
             rows = (near if exact else _filtered(near, wanted)).to_pylist()
             found = [Found(chunk_of(row, self.name), row["cosine"]) for row in rows]
             found.sort(key=lambda one: (-one.score, one.chunk.id))
             enough = len(found) >= k and (found[k - 1].score > cosines.min() or limit >= max(TIES, 2 * k))
-            if enough or len(near) < limit or limit == size:
+            if enough or len(near) < limit:
                 return found[:k]
-            limit = min(4 * limit, size)
+            limit *= 4
         return []
 
     @blocking
     def _keywords(self, asked: Keywords, k: int) -> Sequence[KeywordHit]:
         if not asked.terms:
             return ()
-        table = self._open()
-        rows = self._ranked(table, asked, k) if self._ranks(asked) else None
-        if rows is None:
-            rows = self._rows(table, SCORED, asked.passing, having(asked.forms))
-        (scores, counts), keys = self._scores(table, asked, rows), rows["key"].to_pylist()
+        held = self._open()
+        ranked = self._ranked(held, asked, k) if self._ranks(asked) else None
+        rows = self._rows(held, SCORED, asked.passing, having(asked.forms)) if ranked is None else ranked
+        (scores, counts), keys = self._scores(held, asked, rows), rows["key"].to_pylist()
         best = best_of(scores, keys, k, positive=asked.positive)
-        chunks = self._chunks(table, [keys[at] for at in best])
         forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
+        if ranked is None:
+            chunks = self._chunks(held, [keys[at] for at in best])
+        else:
+            chunks = {
+                id_of(row["key"]): chunk_of(row, self.name)
+                for row in rows.take(np.asarray(best, dtype=np.int64)).to_pylist()
+            }
         return [KeywordHit(chunks[id_of(keys[at])], float(scores[at]), of) for at, of in zip(best, forms, strict=True)]
 
     def _ranks(self, asked: Keywords) -> bool:
         return asked.by_engine and isinstance(asked.formula, Lucene) and min(asked.terms.values()) > 0
 
-    def _ranked(self, table: Any, asked: Keywords, k: int) -> Any:
+    def _ranked(self, held: Snapshot, asked: Keywords, k: int) -> Any:
         """The chunks that the database ranks best and that pass; None where it has no index."""
         words = {encoded(form): weight for forms, weight in asked.terms.items() for form in forms}
         (told, exact), limit = condition_of(asked.passing), 2 * k + SPARE
         while True:
-            rows = self.ranked(table, [*SCORED, "metadata"], words, limit, told)
+            rows = self.ranked(held.table, [*CHUNK, "terms", "length"], words, limit, told)
             passing = rows if rows is None or exact else _filtered(rows, asked.passing)
             if rows is None or len(rows) < limit or len(passing) >= k:
                 return passing
@@ -283,19 +294,19 @@ class TableEngine(Engine):
 
     @blocking
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Mapping[str, float]:
-        table = self._open()
-        rows = self._rows(table, SCORED, asked.passing, one_of("key", map(key_of, ids)))
-        scores, _ = self._scores(table, asked, rows)
+        held = self._open()
+        rows = self._rows(held, SCORED, asked.passing, one_of("key", map(key_of, ids)))
+        scores, _ = self._scores(held, asked, rows)
         return dict(zip(map(id_of, rows["key"].to_pylist()), scores.tolist(), strict=True))
 
-    def _scores(self, table: Any, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
+    def _scores(self, held: Snapshot, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
         """The scores of rows, and how often each has each form."""
         pa, pc = imported("pyarrow", extra="lancedb"), imported("pyarrow.compute", extra="lancedb")
         terms, forms, size = rows["terms"].combine_chunks(), asked.forms, len(asked.forms) + 1
         known = pc.fill_null(pc.index_in(terms.flatten(), pa.array(map(encoded, forms), pa.string())), len(forms))
         cells = pc.list_parent_indices(terms).to_numpy().astype(np.int64) * size + known.to_numpy()
         table_of = np.bincount(cells, minlength=len(rows) * size).reshape(-1, size)
-        counts, population = dict(zip(forms, table_of.T, strict=False)), self._counts(table, asked)
+        counts, population = dict(zip(forms, table_of.T, strict=False)), self._counts(held, asked)
         lengths = rows["length"].to_numpy()
         return scores_of(asked.formula, weigh(asked, population), population.mean, counts, lengths), counts
 
@@ -307,26 +318,25 @@ class TableEngine(Engine):
     def _population(self, asked: Keywords) -> CollectionCounts:
         return self._counts(self._open(), asked)
 
-    def _counts(self, table: Any, asked: Keywords) -> CollectionCounts:
-        frequencies = {form: self._counted(table, asked.counting, having([form])) for form in asked.forms}
-        return CollectionCounts(*self._sums_of(table, asked.counting)[:2], frequencies)
+    def _counts(self, held: Snapshot, asked: Keywords) -> CollectionCounts:
+        frequencies = {form: self._counted(held, asked.counting, having([form])) for form in asked.forms}
+        return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies)
 
     @blocking
     def _tags(self, require: Filter | None) -> str:
         return tags_of(self._sums_of(self._open(), require)[2])
 
-    def _sums_of(self, table: Any, where: Filter | None) -> tuple[int, int, int]:
+    def _sums_of(self, held: Snapshot, where: Filter | None) -> tuple[int, int, int]:
         """How many chunks pass, the sum of their lengths, the bits of their languages; cached for one version."""
-        version, key = self.described(table), canonical(where)
-        known, held = self._sums
-        if known != version or (key not in held and len(held) >= SCOPES):
-            held = {}
-        if key not in held:
-            rows = self._rows(table, ["length", "languages"], where)
+        key, (version, sums) = canonical(where), self._sums
+        if version != held.version or (key not in sums and len(sums) >= SCOPES):
+            sums = {}
+        if key not in sums:
+            rows = self._rows(held, ["length", "languages"], where)
             length, languages = rows["length"].to_numpy().sum(), np.bitwise_or.reduce(rows["languages"].to_numpy())
-            held = {**held, key: (len(rows), int(length), int(languages))}
-            self._sums = version, held
-        return held[key]
+            sums = {**sums, key: (len(rows), int(length), int(languages))}
+            self._sums = held.version, sums
+        return sums[key]
 
 
 def _filtered(rows: Any, where: Filter | None) -> Any:

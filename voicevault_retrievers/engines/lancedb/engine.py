@@ -18,14 +18,17 @@ from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import CHUNK
-from voicevault_retrievers.engines.tables import TableEngine
+from voicevault_retrievers.engines.tables import Snapshot, TableEngine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.lock import locked
 
 INDEXED_FROM = 1000
 """The number of rows from which a table has indexes of terms, filters and keys."""
 
-_NAME = re.compile(r"(?!hex\.)[A-Za-z0-9_.-]{1,200}")
+FRAGMENTS = 200
+"""The number of a table's files from which they are joined; each write makes one."""
+
+_NAME = re.compile("[A-Za-z0-9_-]{1,200}")
 _RECIPE, _MADE = b"voicevault_recipe", b"voicevault_made"
 
 
@@ -59,13 +62,12 @@ class LanceEngine(TableEngine):
                 self._database = require("lancedb", extra="lancedb").connect(self.folder)
             return self._database
 
-    def found(self) -> Any:
-        there = (self.folder / f"{self._table}.lance").is_dir()
-        return self._connection().open_table(self._table) if there else None
-
-    def described(self, table: Any) -> tuple[str, Any]:
+    def found(self) -> Snapshot | None:
+        if not (self.folder / f"{self._table}.lance").is_dir():
+            return None
+        table = self._connection().open_table(self._table)  # which does not follow later writes
         told = table.schema.metadata or {}
-        return told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version)
+        return Snapshot(table, told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version))
 
     def writing(self) -> AbstractContextManager[None]:
         return locked(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)
@@ -103,14 +105,15 @@ class LanceEngine(TableEngine):
         due = [("key", "key", kinds.BTree()), ("facets", "facets", kinds.LabelList())]
         due += [("terms", "terms", kinds.LabelList()), ("words", "terms", words)]
         size, there = table.count_rows(), {one.name: one.num_unindexed_rows for one in table.list_indices()}
-        if max(there.values(), default=0) > max(INDEXED_FROM, size // 20):
-            table.optimize(cleanup_older_than=timedelta(hours=1))
         due = due if size >= INDEXED_FROM else []
         if self.index_from is not None and size >= self.index_from and "vector" in table.schema.names:
             due.append(("near", "vector", kinds.IvfSq(distance_type="cosine")))
+        due = [one for one in due if one[0] not in there]
+        fragments = table.stats()["fragment_stats"]["num_fragments"]
+        if due or fragments > FRAGMENTS or max(there.values(), default=0) > max(INDEXED_FROM, size // 20):
+            table.optimize(cleanup_older_than=timedelta(hours=1))
         for name, column, kind in due:
-            if name not in there:
-                table.create_index(column, config=kind, name=name)
+            table.create_index(column, config=kind, name=name)
 
     # Writing.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from voicevault_retrievers import fuse
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, as_query
 from voicevault_retrievers.engines.qdrant import QdrantEngine, collection, requests, writing
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, IndexDamagedError
 from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.text import Analyzer
@@ -339,3 +341,29 @@ def filled() -> QdrantEngine:
 
 
 AWKWARD = filled()
+
+
+def test_a_vocabulary_is_kept(client: Any, tmp_path: Path) -> None:
+    file = tmp_path / "words.json"
+    engine, again = opened(client), opened(client)
+    with pytest.raises(ConfigError, match="has no vocabulary"):
+        engine.save_vocabulary(file)
+    engine.upsert(chunks(100))
+    exact = {query: engine.bm25(statistics="exact").search(query, 20) for query in ("pump valve", "oil", "nosuchword")}
+    engine.save_vocabulary(file)
+    told = json.loads(file.read_text())
+    assert (told["count"], told["average_length"]) == (100, told["length"] / 100)
+    assert again.load_vocabulary(file)
+    again._client = counting = Counting(again._client)
+    for query, found in exact.items():
+        assert again.bm25(statistics="exact").search(query, 20) == found
+        assert again.bm25(statistics="exact").scan(as_query(query)).coverage in (0.0, 1.0)
+    assert not {"count", "facet", "scroll"} & set(counting.methods)
+    rights = Query("pump valve", require=RIGHTS)
+    assert again.bm25().search(rights, 20) == engine.bm25().search(rights, 20)
+    again.upsert([Chunk("new", "pump valve pump")])  # its own write drops it
+    assert again.bm25(statistics="exact").search("oil", 20) == engine.bm25(statistics="exact").search("oil", 20)
+    assert not again.load_vocabulary(file)
+    file.write_text("[1]")
+    with pytest.raises(IndexDamagedError):
+        again.load_vocabulary(file)

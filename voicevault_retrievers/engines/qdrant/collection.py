@@ -86,6 +86,7 @@ class Collection(Engine):
         self.way = Way(exact=exact)
         self._client: QdrantCaller = _client(url, path, api_key, client, self.timeout)
         self._languages = ""
+        self._vocabulary: Sums | None = None
         self._indexed: frozenset[str] = frozenset()
         self._settle()
 
@@ -165,7 +166,7 @@ class Collection(Engine):
 
     def forget(self) -> None:
         super().forget()
-        self._languages = ""
+        self._languages, self._vocabulary = "", None
 
     def _retrieve(self, ids: Sequence[str], fields: Any, vectors: Any = False) -> Steps[dict[str, Any]]:
         """Points by their ids."""
@@ -267,6 +268,10 @@ class Collection(Engine):
             found += [point.payload for point in page if passes(points.metadata_of(point.payload))]
             if cursor is None:
                 return found
+
+    def _fits(self, known: Sums) -> Steps[bool]:
+        now = yield from self._sums(None)
+        return (now.total, now.length, now.means) == (known.total, known.length, known.means)
 
     def _status(self) -> Steps[Mapping[str, Any]]:
         yield from self._read_recipe()

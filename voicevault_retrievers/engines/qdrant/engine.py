@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -96,13 +97,13 @@ class QdrantEngine(WritableCollection):
         return Found(points.chunk_of(point.payload, self.name), score)
 
     def _tags(self, require: Filter | None) -> Steps[str]:
-        return (yield from self._sums(require)).languages
+        return (yield from self._counted_sums(require)).languages
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        return (yield from self._exact_keywords(asked, (yield from self._sums(asked.counting)), k))
+        return (yield from self._exact_keywords(asked, (yield from self._counted_sums(asked.counting)), k))
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        return (yield from self._exact_scores(asked, (yield from self._sums(asked.counting)), ids))
+        return (yield from self._exact_scores(asked, (yield from self._counted_sums(asked.counting)), ids))
 
     def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
         if k == 0 or not (yield from self._ready()):
@@ -202,10 +203,14 @@ class QdrantEngine(WritableCollection):
     # By statistics that are counted for the query.
 
     def _counting(self, asked: Asked, require: Filter | None) -> Steps[tuple[Keywords, Sums]]:
-        """The query in the languages of the permitted chunks, and the sums over the chunks that count."""
-        permitted = yield from self._sums(require)
-        words = asked(self._present(), permitted.languages)
-        return words, permitted if words.counting == require else (yield from self._sums(words.counting))
+        """The query in the languages of the chunks that count, and the sums over these chunks."""
+        sums = yield from self._counted_sums(asked.counting)
+        return asked(self._present(), sums.languages), sums
+
+    def _counted_sums(self, scope: Filter | None) -> Steps[Sums]:
+        if scope is None and self._vocabulary is not None:
+            return self._vocabulary
+        return (yield from self._sums(scope))
 
     def _scoring(self, asked: Keywords, sums: Sums) -> Steps[Scoring]:
         return Scoring.of(asked, sums, (yield from self._counted(asked, sums)))
@@ -257,7 +262,7 @@ class QdrantEngine(WritableCollection):
         return scored
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
-        return (yield from self._counted(asked, (yield from self._sums(asked.counting))))
+        return (yield from self._counted(asked, (yield from self._counted_sums(asked.counting))))
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         if asked.statistics == "engine":
@@ -305,6 +310,27 @@ class QdrantEngine(WritableCollection):
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> QdrantFused:
         """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; see `QdrantFused`."""
         return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
+
+    def save_vocabulary(self, path: Path | str) -> None:
+        """Write the terms of all chunks, with document frequencies and idf, and the mean length, as JSON.
+
+        It reads the terms of all chunks. Raises ConfigError where there is no collection.
+        """
+        sums = self.run(self._if_there(partial(self._sums, None, True), None))
+        if sums is None:
+            raise ConfigError(f"collection {self.name!r} does not exist: it has no vocabulary")
+        statistics.save(path, self.name, sums)
+
+    def load_vocabulary(self, path: Path | str) -> bool:
+        """Count by a saved vocabulary in place of Qdrant in exact searches of all chunks; returns whether it fits.
+
+        It does where the collection has as many chunks and terms as when it was saved. It is dropped by `forget` and by
+        a write of this engine; writes of others are not noticed. Raises IndexDamagedError for another file.
+        """
+        known = statistics.load(path)
+        fits = self.run(self._if_there(partial(self._fits, known), False))
+        self._vocabulary = known if fits else None
+        return fits
 
     def sibling(self, suffix: str, **options: Any) -> QdrantEngine:
         given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}

@@ -11,9 +11,12 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.lexical.formulas import Lucene
+from voicevault_retrievers.store import files
 
 Payload: TypeAlias = Mapping[str, Any]
 
@@ -88,6 +91,30 @@ class Sums:
     def least(self) -> float:
         """The smallest mean length that weights were made with; 0.0 without chunks."""
         return min(self.means or (), default=0.0)
+
+
+def save(path: Path | str, collection: str, sums: Sums) -> None:
+    """Write sums over all chunks as JSON with a checksum, with each term's document frequency and idf."""
+    idf = Lucene().idf
+    told = {
+        "collection": collection,
+        "count": sums.total,
+        "length": sums.length,
+        "average_length": sums.mean,
+        "longest": sums.longest,
+        "languages": language_keys(sums.languages),
+        "means": {str(mean): chunks for mean, chunks in sorted((sums.means or {}).items())},
+        "terms": {term: [n, idf(n, sums.total)] for term, n in sorted((sums.frequencies or {}).items())},
+    }
+    files.write_json(Path(path), told)
+
+
+def load(path: Path | str) -> Sums:
+    """The sums that `save` wrote; IndexDamagedError for any other file."""
+    told = files.read_json(Path(path))
+    means = {float(mean): chunks for mean, chunks in told["means"].items()}
+    frequencies = {term: n for term, (n, _) in told["terms"].items()}
+    return Sums(told["count"], told["length"], told["longest"], _languages(told["languages"]), means, frequencies)
 
 
 def weighing(sums: Sums, state: State) -> dict[str, Any]:

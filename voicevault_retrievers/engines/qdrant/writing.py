@@ -21,6 +21,7 @@ class WritableCollection(Collection):
     """The part of `QdrantEngine` that writes."""
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
+        self._vocabulary = None
         ids = [points.point_id(record.chunk.id) for record in records]
         state, gone = yield from self._held(ids)
         if not state.mean:
@@ -53,6 +54,7 @@ class WritableCollection(Collection):
         yield from self._ask("upsert", points=[state], update_filter=requests.other_recipes(digest), wait=True)
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
+        self._vocabulary = None
         _, gone = yield from self._held([points.point_id(one) for one in ids])
         if not gone:
             return 0

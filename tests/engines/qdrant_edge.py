@@ -17,6 +17,7 @@ from voicevault_retrievers.engines.qdrant import QdrantEngine
 from voicevault_retrievers.engines.qdrant.clients import InThreads, NoCollectionError, QdrantCall
 from voicevault_retrievers.errors import SearchError
 
+
 class EdgeFolder(InThreads):
     """A folder of shards, one for each collection."""
 

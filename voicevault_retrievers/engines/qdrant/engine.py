@@ -110,20 +110,20 @@ class QdrantEngine(WritableCollection):
             return ()
         if self._by_engine(asked) is not None:
             return (yield from self._engine_keywords(asked, k))
-        return (yield from self._exact_keywords(*(yield from self._counting(asked, require)), k))
+        return (yield from self._exact_keywords(*(yield from self._counting(asked)), k))
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
         if not ids or not (yield from self._ready()):
             return {}
         if self._by_engine(asked) is not None:
             return (yield from self._engine_scores(asked, ids))
-        return (yield from self._exact_scores(*(yield from self._counting(asked, require)), ids))
+        return (yield from self._exact_scores(*(yield from self._counting(asked)), ids))
 
     def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
         if not (yield from self._ready()):
             return None
         if self._by_engine(asked) is None:
-            words, sums = yield from self._counting(asked, require)
+            words, sums = yield from self._counting(asked)
             return coverage(words, (yield from self._counted(words, sums)))
 
         def made(words: Keywords) -> list[Any]:
@@ -202,7 +202,7 @@ class QdrantEngine(WritableCollection):
 
     # By statistics that are counted for the query.
 
-    def _counting(self, asked: Asked, require: Filter | None) -> Steps[tuple[Keywords, Sums]]:
+    def _counting(self, asked: Asked) -> Steps[tuple[Keywords, Sums]]:
         """The query in the languages of the chunks that count, and the sums over these chunks."""
         sums = yield from self._counted_sums(asked.counting)
         return asked(self._present(), sums.languages), sums
@@ -293,7 +293,7 @@ class QdrantEngine(WritableCollection):
 
             words, (told,) = yield from self._engine_search(asked, made)
         else:
-            words, sums = yield from self._counting(asked, query.require)
+            words, sums = yield from self._counting(asked)
             scoring = yield from self._scoring(words, sums)
             by_words = (BOUNDS, scoring.query())
             (told,), _ = yield from self._search(requests.fused(by_words, vector, fusion, limit, clause, params))

@@ -17,7 +17,17 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.execution.steps import Compute, Steps, arun, in_thread, run
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines.addresses import SCHEMES, connect, is_address
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, score, weigh
+from voicevault_retrievers.engines.keywords import (
+    CollectionCounts,
+    KeywordHit,
+    Keywords,
+    Weighted,
+    best,
+    best_of,
+    score,
+    scores_of,
+    weigh,
+)
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
@@ -383,7 +393,7 @@ def test_an_unknown_address_is_refused_and_not_repeated(address: str) -> None:
 
 def test_what_is_an_address() -> None:
     assert [is_address(name) for name in ("qdrant://h/c", "manuals", "C:/kb", None, 7)] == [True, *[False] * 4]
-    assert set(SCHEMES) >= {"qdrant", "postgresql", "chroma", "milvus"}
+    assert set(SCHEMES) >= {"qdrant", "postgresql", "chroma", "lancedb", "milvus"}
 
 
 async def test_with_closes_the_connections() -> None:
@@ -401,3 +411,24 @@ async def test_with_closes_the_connections() -> None:
     async with Closing("a", shelves={}) as engine:
         assert isinstance(engine, Closing)
     assert closed == ["close", "aclose", "close"]
+
+
+def test_scores_of_many_chunks_are_those_of_each() -> None:
+    frequencies = [{"a": 1, "b": 3}, {"c": 2}, {}, {"b": 1, "c": 1}]
+    lengths = np.array([4, 5, 3, 9])
+    terms = [Weighted(("a", "b"), 1.5), Weighted(("c",), 0.5), Weighted(("a",), 2.0)]
+    counts = {form: np.array([each.get(form, 0) for each in frequencies]) for form in "abc"}
+    for formula in (Lucene(), BM25Plus(), Okapi()):
+        found = scores_of(formula, terms, 5.25, counts, lengths)
+        one_by_one = zip(frequencies, lengths.tolist(), strict=True)
+        expected = [score(formula, terms, 5.25, each, length) for each, length in one_by_one]
+        assert found.tolist() == pytest.approx([0.0 if one is None else one[0] for one in expected])
+
+
+def test_the_best_of_scores_come_by_key_where_equal() -> None:
+    scores, keys = np.array([1.0, 3.0, -1.0, 3.0, 0.0, 1.0]), ["f", "e", "d", "c", "b", "a"]
+    assert best_of(scores, keys, 3) == [3, 1, 5]
+    assert best_of(scores, keys, 9) == [3, 1, 5, 0, 4, 2]
+    assert best_of(scores, keys, 9, positive=True) == [3, 1, 5, 0]
+    assert best_of(scores, keys, 0) == []
+    assert best_of(np.array([]), [], 3) == []

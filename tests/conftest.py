@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"}
 """What the tests of a folder start."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """With TESTS_FAST, do not import the files of a folder none of whose tests would run."""
+    ignored = "TESTS_FAST" in os.environ and collection_path.parent == Path(__file__).parent
+    return True if ignored and collection_path.name in SLOW else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,6 +76,9 @@ def _fast() -> Iterator[None]:
 
     from voicevault_retrievers.models.graph_model import GraphModel
 
+    if find_spec("matplotlib"):
+        import_module("matplotlib.font_manager")  # the first import on a machine starts fc-list
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refuse)
         patch.setattr(subprocess.Popen, "__del__", lambda _: None)

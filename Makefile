@@ -9,6 +9,7 @@ ORDER := $(if $(SEED),--randomly-seed=$(SEED))
 
 export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
+unexport PYTHONDONTWRITEBYTECODE  # else every test process, and every program that a test starts, compiles all it imports
 
 .PHONY: help install install-demo demo browser test test-fast test-nightly processors check format matrix frameworks \
 	wheel bench soak docs clean

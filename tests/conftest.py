@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,12 @@ SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_en
 """What the tests of a folder start."""
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """With TESTS_FAST, do not import the files of a folder none of whose tests would run."""
+    ignored = "TESTS_FAST" in os.environ and collection_path.parent == Path(__file__).parent
+    return True if ignored and collection_path.name in SLOW else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the folders that start something."""
     for item in items:
@@ -68,6 +75,9 @@ def _fast() -> Iterator[None]:
         raise AssertionError("this test starts a program or runs a model: mark it `program`, `server` or `weights`")
 
     from voicevault_retrievers.models.graph_model import GraphModel
+
+    if find_spec("matplotlib"):
+        import_module("matplotlib.font_manager")  # the first import on a machine starts fc-list
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", refuse)

@@ -13,6 +13,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.store import KnowledgeBase
 
 
+@pytest.mark.program
 def test_eight_readers_see_every_commit_whole() -> None:
     done = soak(commits=40)
     assert done.commits == 40

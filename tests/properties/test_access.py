@@ -39,7 +39,7 @@ from voicevault_retrievers.store.merged_bases import MergedBases
 from voicevault_retrievers.text import Analyzer, CustomAnalyzer
 
 ROUNDS, PRINCIPALS = 10, 5
-QUERIES = ROUNDS * PRINCIPALS * (settings.default.max_examples // 2)
+QUERIES = ROUNDS * PRINCIPALS * (settings.default.max_examples // 5)
 """In each of the four worlds."""
 
 GROUPS = ("red", "blue", "green", "gold")

@@ -29,6 +29,10 @@ METHODS: Mapping[str, Callable[..., Method]] = {
     "engine": EngineRRF,
 }
 
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(signature(method).parameters) for name, method in METHODS.items()
+}
+
 _LLAMA_INDEX = {
     "dist_based_score": "'distribution'",
     "reciprocal_rerank": "'rrf'",
@@ -40,11 +44,11 @@ _LLAMA_INDEX = {
 
 def options_of(name: Any) -> tuple[str, ...]:
     """The options of a named fusion method; ConfigError for an unknown name."""
-    if not isinstance(name, str) or name not in METHODS:
+    if not isinstance(name, str) or name not in _OPTIONS:
         if isinstance(name, str) and name in _LLAMA_INDEX:
             raise ConfigError(f"unknown fusion method {str.__str__(name)!r}; here it is {_LLAMA_INDEX[name]}")
         raise unknown("fusion method", name, METHODS)
-    return tuple(signature(METHODS[name]).parameters)
+    return _OPTIONS[name]
 
 
 def method_named(name: Any, options: Mapping[str, Any]) -> Method:

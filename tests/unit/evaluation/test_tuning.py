@@ -99,9 +99,15 @@ def tuned(base: Any, questions: Sequence[Judged], make: Callable[[Any], Any] = P
     return tune(options.pop("data", DATA), make, base, questions, place=by_id, **options)
 
 
-def test_a_channel_that_misleads_gets_less_weight() -> None:
+@pytest.fixture(scope="module")
+def misled() -> tuple[Base, list[Judged], Tuned]:
+    """A base with a channel that misleads, its questions, and what tuning found; no test changes them."""
     base, questions = made(40, (3.0, 0.0), 0)
-    done = tuned(base, questions)
+    return base, questions, tuned(base, questions)
+
+
+def test_a_channel_that_misleads_gets_less_weight(misled: tuple[Base, list[Judged], Tuned]) -> None:
+    done = misled[2]
     assert not done.abstained
     weights = Preset.of(done.data).weights
     assert weights["bm25"] > weights["dense"]
@@ -235,9 +241,10 @@ def test_equal_arguments_give_equal_results() -> None:
     assert told[-1][0] == told[-1][1]
 
 
-def test_the_saved_preset_ranks_as_the_chosen_settings(tmp_path: Path) -> None:
-    base, questions = made(40, (3.0, 0.0), 0)
-    done = tuned(base, questions)
+def test_the_saved_preset_ranks_as_the_chosen_settings(
+    misled: tuple[Base, list[Judged], Tuned], tmp_path: Path
+) -> None:
+    base, questions, done = misled
     save_preset(done.data, tmp_path / "mine.yaml")
     loaded, own = load_preset(tmp_path / "mine.yaml"), Preset.of(done.data)
     assert repr(replace(loaded, name=own.name)) == repr(own)

@@ -37,7 +37,9 @@ def exhaustive(postings: PostingsSource, wanted: Wanted, selection: Selection | 
         found[ordinals, column] = found_here
         norm = formula.norm(postings.lengths[ordinals], wanted.mean_length)
         scores[ordinals] += weight * (formula.tf(found_here.astype(np.float64), norm) - formula.absent())
-    passing = np.ones(size, dtype=np.bool_) if selection is None else np.isin(np.arange(size), selection.ordinals)
+    passing = np.full(size, selection is None)
+    if selection is not None:
+        passing[selection.ordinals] = True
     matched = np.flatnonzero(found.any(axis=1) & passing & (scores >= wanted.threshold))
     top = matched[np.lexsort((matched, -scores[matched]))[: max(0, wanted.k)]]
     return FoundRows(top, scores[top], found[top])

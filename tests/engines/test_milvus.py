@@ -21,7 +21,7 @@ from tests.engines.meanwhile import meanwhile
 from tests.engines.servers import in_time
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.filters import compile_filter, parse
-from voicevault_retrievers.core.types import Chunk, Query
+from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.filters import said
 from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
@@ -546,7 +546,7 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, mo
     for name in names:
         monkeypatch.setattr(schema, name, watched(name))
 
-    async def asked() -> None:
+    async def searched() -> None:
         try:
             await held.aupsert([Chunk("a", "pump", "P", {"at": 1})], parents=[Chunk("P", "whole")])
             await held.aget(["a"])
@@ -554,18 +554,15 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, mo
                 query = Query("pump", require=require)
                 assert (await held.bm25().asearch(query, 3)).ids == ("a",)
                 assert (await held.dense().asearch(query, 3)).ids == ("a",)
-                assert (await held.arun(held.keyword_scores(_pump, ["a"], require)))["a"] > 0
+                asked = AskedWording(held.bm25(), query, Variant("pump"))
+                assert (await held.arun(held.keyword_scores(asked, ["a"])))["a"] > 0
             assert (await held.fused().asearch("pump", 3)).ids == ("a",)
         finally:
             await held.aclose()
 
-    asyncio.run(asked())
+    asyncio.run(searched())
     assert set(called) == set(names)
     assert [name for name, threads in called.items() if threading.get_ident() in threads] == []
-
-
-def _pump(analyzer: Any, tags: str) -> Keywords:
-    return Keywords({term.forms: 1.0 for term in analyzer.query("pump", tags)})
 
 
 def test_a_parent_that_is_named_again_while_it_is_removed_is_put_back(engine: MilvusEngine) -> None:

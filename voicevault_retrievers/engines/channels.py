@@ -62,15 +62,13 @@ class SearchedEngine(Protocol):
         self, vector: Vector, ids: Sequence[str], where: Filter | None, require: Filter | None
     ) -> Steps[Mapping[str, float]]: ...
 
-    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]: ...
+    def keywords(self, asked: Asked, k: int) -> Steps[Sequence[KeywordHit]]: ...
 
-    def keyword_scores(
-        self, asked: Asked, ids: Sequence[str], require: Filter | None
-    ) -> Steps[Mapping[str, float]]: ...
+    def keyword_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]: ...
 
-    def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]: ...
+    def keyword_parts(self, asked: Asked, chunk_id: str) -> Steps[list[TermScore]]: ...
 
-    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]: ...
+    def keyword_coverage(self, asked: Asked) -> Steps[float | None]: ...
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]: ...
 
@@ -111,7 +109,6 @@ class EngineScan:
         self._asked = [(w, AskedWording(channel, query, w)) for w in channel._wordings(query)]
         self._first = found[0][1] if found else ()
         self._engine = channel.engine
-        self._require = query.require
 
     @property
     def coverage(self) -> float | None:
@@ -119,13 +116,13 @@ class EngineScan:
         if isinstance(self._first, KeywordMatches) and self._first.have_all_words:
             return 1.0
         for _, asked in self._asked[:1]:
-            return self._engine.run(self._engine.keyword_coverage(asked, self._require))
+            return self._engine.run(self._engine.keyword_coverage(asked))
         return None
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """As of `KeywordScan`."""
         run, scores = self._engine.run, self._engine.keyword_scores
-        return best_of_wordings([(w.weight, run(scores(asked, ids, self._require))) for w, asked in self._asked])
+        return best_of_wordings([(w.weight, run(scores(asked, ids))) for w, asked in self._asked])
 
 
 class EngineBM25(EngineLeaf[SearchedEngine]):
@@ -182,12 +179,12 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         """
         query = as_query(query)
         asked = AskedWording(self, query, Variant(query.text))
-        parts = self.engine.run(self.engine.keyword_parts(asked, chunk_id, query.require))
+        parts = self.engine.run(self.engine.keyword_parts(asked, chunk_id))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         asked = AskedWording(self, query, wording)
-        hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k, query.require)
+        hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k)
         return KeywordMatches(asked, hits)
 
     def __repr__(self) -> str:

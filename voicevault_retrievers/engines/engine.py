@@ -202,35 +202,35 @@ class Engine(WritableEngine, HybridSearch):
         none: Sequence[Found] = ()
         return (yield from self._if_there(partial(self._nearest, vector, k, where, require), none))
 
-    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
+    def keywords(self, asked: Asked, k: int) -> Steps[Sequence[KeywordHit]]:
         """The chunks with a term of the query that `asked` makes of analyzer and tags; none without a collection."""
         if not (yield from self._ready()):
             return ()
-        return (yield from self._keywords((yield from self._wanted(asked, require)), k))
+        return (yield from self._keywords((yield from self._wanted(asked)), k))
 
-    def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
+    def keyword_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         """The keyword scores of given chunks, as of `keywords`."""
         if not ids or not (yield from self._ready()):
             return {}
-        return (yield from self._keyword_scores((yield from self._wanted(asked, require)), ids))
+        return (yield from self._keyword_scores((yield from self._wanted(asked)), ids))
 
-    def keyword_parts(self, asked: Asked, chunk_id: str, require: Filter | None) -> Steps[list[TermScore]]:
+    def keyword_parts(self, asked: Asked, chunk_id: str) -> Steps[list[TermScore]]:
         """The parts of a chunk's keyword score; none where `keywords` would not find the chunk."""
         if not (yield from self._ready()):
             return []
-        wanted = yield from self._wanted(asked, require)
+        wanted = yield from self._wanted(asked)
         chunk = (yield from self._get([chunk_id], False)).get(chunk_id)
         if chunk is None or not compile_filter(wanted.passing)(chunk.metadata):
             return []
         return (yield from self._parts(wanted, chunk))
 
-    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
+    def keyword_coverage(self, asked: Asked) -> Steps[float | None]:
         """The share of the query's terms that some chunk has; None for no terms, or where it is not reported."""
         if not (yield from self._ready()):
             return None
-        return (yield from self._coverage((yield from self._wanted(asked, require))))
+        return (yield from self._coverage((yield from self._wanted(asked))))
 
-    def _wanted(self, asked: Asked, require: Filter | None) -> Steps[Keywords]:
+    def _wanted(self, asked: Asked) -> Steps[Keywords]:
         """The keyword query; ConfigError for statistics that the engine does not keep."""
         tags = yield from self._tags(asked.counting)
         wanted = asked(self._present(), tags)

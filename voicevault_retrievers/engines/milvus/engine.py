@@ -350,7 +350,7 @@ class MilvusEngine(MilvusCollection):
         if nothing_passes(wanted):
             return []
         yield from self._as_known()
-        words = yield from self._wanted(asked, require)
+        words = yield from self._wanted(asked)
         if not (yield from self._told_exactly(wanted)):
             raise FilterNotSupportedError(
                 f"Milvus cannot tell exactly what passes {wanted!r}, and would rank what does not: fuse the channels "

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Protocol
 
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.core.execution.steps import Steps
-from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
 from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, SearchedEngine
 from voicevault_retrievers.engines.postgres.statements import Depth
@@ -29,9 +28,7 @@ class FusedRow(NamedTuple):
 class PostgresFusing(SearchedEngine, Protocol):
     """The part of `PostgresEngine` that the channel needs."""
 
-    def fusing(
-        self, asked: Asked, vector: Vector, depth: Depth, require: Filter | None
-    ) -> Steps[Sequence[FusedRow]]: ...
+    def fusing(self, asked: Asked, vector: Vector, depth: Depth) -> Steps[Sequence[FusedRow]]: ...
 
 
 class ServerFused(Fused):
@@ -84,7 +81,7 @@ class ServerFused(Fused):
             self.method.k,  # type: ignore[attr-defined]  # RRF's
             (weights["bm25"], weights["dense"]),
         )
-        rows = yield from self._engine.fusing(asked, vectors[0], depth, query.require)
+        rows = yield from self._engine.fusing(asked, vectors[0], depth)
         return Ranking(tuple(self._hit(wording.text, asked, weights, row) for row in rows))
 
     def _hit(self, text: str, asked: AskedWording, weights: Mapping[str, float], row: FusedRow) -> Hit:

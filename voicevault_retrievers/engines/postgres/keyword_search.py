@@ -208,14 +208,12 @@ class PostgresKeywords(Engine):
             int(rows[0][0]), int(rows[0][1]), frequencies, lambda: [(n, terms) for n, terms, _ in counts]
         )
 
-    def fusing(
-        self, asked: Asked, vector: Vector, depth: statements.Depth, require: Filter | None
-    ) -> Steps[Sequence[FusedRow]]:
+    def fusing(self, asked: Asked, vector: Vector, depth: statements.Depth) -> Steps[Sequence[FusedRow]]:
         """The best hits of both channels, fused; `asked` makes the keyword query of analyzer and tags."""
         if not (yield from self._ready()) or self._analyzer is None:
             return ()
         tables = self.tables
-        words = yield from self._wanted(asked, require)
+        words = yield from self._wanted(asked)
         forms = words.forms
         exact = self.exact or not self._indexed
 

@@ -105,21 +105,21 @@ class QdrantEngine(WritableCollection):
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         return (yield from self._exact_scores(asked, (yield from self._counted_sums(asked.counting)), ids))
 
-    def keywords(self, asked: Asked, k: int, require: Filter | None) -> Steps[Sequence[KeywordHit]]:
+    def keywords(self, asked: Asked, k: int) -> Steps[Sequence[KeywordHit]]:
         if k == 0 or not (yield from self._ready()):
             return ()
         if self._by_engine(asked) is not None:
             return (yield from self._engine_keywords(asked, k))
         return (yield from self._exact_keywords(*(yield from self._counting(asked)), k))
 
-    def keyword_scores(self, asked: Asked, ids: Sequence[str], require: Filter | None) -> Steps[Mapping[str, float]]:
+    def keyword_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         if not ids or not (yield from self._ready()):
             return {}
         if self._by_engine(asked) is not None:
             return (yield from self._engine_scores(asked, ids))
         return (yield from self._exact_scores(*(yield from self._counting(asked)), ids))
 
-    def keyword_coverage(self, asked: Asked, require: Filter | None) -> Steps[float | None]:
+    def keyword_coverage(self, asked: Asked) -> Steps[float | None]:
         if not (yield from self._ready()):
             return None
         if self._by_engine(asked) is None:

@@ -7,7 +7,8 @@ Writes results/engines.json; other sizes and systems that are there stay. All ke
 in turn, and a figure is the median of the rounds'. Qdrant and Milvus are their local modes, which search by brute force
 in this process: their servers are faster.
 
-"hybrid" is the default fusion over keywords and vectors, "hybrid, engine" the fusion in one request to the engine.
+"hybrid" is the default fusion over keywords and vectors, "hybrid, RRF" that by ranks, "hybrid, engine" the fusion in
+one request to the engine.
 Overlaps are with a knowledge base of the same chunks: the share of its best 10 that the engine has too, or others of
 the same score. "over its own vectors" compares all the vectors that the engine gives back: where that is 1 and the
 overlap is not, what is missing is what its index did not look at. nDCG@10 and the overlaps of the collections need
@@ -45,13 +46,18 @@ from voicevault_retrievers.text import Analyzer
 LABELS = {
     "embedded": "knowledge base",
     "qdrant": "Qdrant, local mode",
+    "qdrant-edge": "Qdrant, a segment in process",
     "postgres": "PostgreSQL",
     "postgres-bm25": "PostgreSQL with pg_textsearch",
     "chroma": "Chroma, embedded",
     "chroma-http": "Chroma, HTTP",
+    "lancedb": "LanceDB",
     "milvus": "Milvus Lite",
 }
-PACKAGES = ("voicevault-retrievers", "numpy", "qdrant-client", "psycopg", "pgvector", "chromadb", "pymilvus")
+PACKAGES = (
+    "voicevault-retrievers", "numpy", "qdrant-client", "qdrant-edge-py", "psycopg", "pgvector", "lancedb", "chromadb",
+    "pymilvus",
+)  # fmt: skip
 DIMENSION, K, THREADS = 384, 10, 8
 SAME = 1e-6
 COLLECTIONS = ("scifact", "cranfield", "covidqa-passages", "xquad-de")
@@ -135,6 +141,7 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
         "dense": (engine.dense().search, queries),
         "bm25, exact": (engine.bm25(statistics="exact").search, queries),
         "hybrid": (hybrid(engine), queries),
+        "hybrid, RRF": (engine.hybrid_search, queries),
         "bm25, 1 % pass": (engine.bm25().search, narrow),
         "dense, 1 % pass": (engine.dense().search, narrow),
     }
@@ -154,6 +161,10 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
         start = time.perf_counter()
         list(pool.map(lambda query: ways["hybrid"][0](query, K), queries))
         figures[f"hybrid q/s of {THREADS} threads"] = len(queries) / (time.perf_counter() - start)
+        for name in [name for name in ways if name.startswith("hybrid, ")]:
+            start = time.perf_counter()
+            list(pool.map(lambda query, search=ways[name][0]: search(query, K), queries))
+            figures[f"{name} q/s of {THREADS} threads"] = len(queries) / (time.perf_counter() - start)
     return figures
 
 

@@ -244,6 +244,15 @@ def _in_folder(scheme: str, place: str) -> Callable[[Path], AbstractContextManag
     return opened
 
 
+@contextmanager
+def _edge(folder: Path) -> Iterator[Connect]:
+    from tests.engines.qdrant_edge import EdgeFolder
+
+    shards = EdgeFolder(folder)
+    yield shards.engine
+    shards.end()
+
+
 def _served(kind: type[Server]) -> Callable[[Path], AbstractContextManager[Connect]]:
     @contextmanager
     def opened(folder: Path) -> Iterator[Connect]:
@@ -292,6 +301,7 @@ SYSTEMS = {
     for system in (
         System("embedded", _embedded),
         System("qdrant", _in_folder("qdrant+file", "qdrant"), ("qdrant_client", OWN + "qdrant")),
+        System("qdrant-edge", _edge, ("qdrant_client", "qdrant-edge-py", OWN + "qdrant")),
         System("postgres", _served(PostgresServer), POSTGRES, PostgresServer),
         System("postgres-bm25", _served(TextSearchServer), TEXT_SEARCH, TextSearchServer),
         System("chroma", _in_folder("chroma+file", "chroma"), CHROMA),
@@ -300,7 +310,7 @@ SYSTEMS = {
         System("milvus", _in_folder("milvus+file", "milvus.db"), ("pymilvus", "milvus_lite", OWN + "milvus")),
     )
 }
-"""By name; "qdrant" is its local mode."""
+"""By name; "qdrant" is its local mode, "qdrant-edge" a segment of its own in this process."""
 
 
 def free_port() -> int:

@@ -23,6 +23,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.filters import compile_filter, parse
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.engines.addresses import connect
+from voicevault_retrievers.engines.channels import AskedWording
 from voicevault_retrievers.engines.filters import said
 from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
 from voicevault_retrievers.engines.milvus import MilvusEngine, collection, schema

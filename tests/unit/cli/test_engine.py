@@ -33,7 +33,9 @@ def address(tmp_path: Path) -> str:
 
 @pytest.fixture
 def run(root: Path) -> Run:
-    return lambda *words, **options: ran(*words, *(() if {"info", "reweigh"} & set(words) else ("--root", root)), **options)
+    return lambda *words, **options: ran(
+        *words, *(() if {"info", "reweigh"} & set(words) else ("--root", root)), **options
+    )
 
 
 def test_a_copy_is_told_and_verified(run: Run, address: str) -> None:

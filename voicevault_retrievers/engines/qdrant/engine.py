@@ -152,13 +152,15 @@ class QdrantEngine(WritableCollection):
     def _engine_search(self, asked: Asked, made: Callable[[Keywords], Sequence[Any]]) -> Steps[tuple[Keywords, Any]]:
         """The query, and what the searches that `made` makes of it find, in one request.
 
-        A second one where terms of another language have been written meanwhile.
+        A second one where terms of another language have been written meanwhile. Under access rights, their languages
+        are counted first.
         """
+        permitted = None if asked.counting is None else (yield from self._sums(asked.counting)).languages
         while True:
-            languages = self._languages
+            languages = self._languages if permitted is None else permitted
             words = asked(self._present(), languages)
             found, state = yield from self._search(*made(words))
-            if state.languages == languages:
+            if permitted is not None or state.languages == languages:
                 return words, found
             self._languages = state.languages
 

@@ -80,6 +80,10 @@ SHOWN: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
         ),
     ),
     "store": ("store", lambda row: not row.system.startswith("index()")),
+    "sizing_measured": (
+        "sizing",
+        lambda row: row.case == "20,000" and row.metric.startswith("bytes a chunk") and "Lite" not in row.system,
+    ),
     "sizing_formulas": (
         "sizing",
         lambda row: row.case == "formula" and row.metric in ("bytes a chunk", "GB of 10 million"),

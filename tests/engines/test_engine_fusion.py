@@ -12,7 +12,7 @@ from tests.engines.engines import SYSTEMS, System
 from tests.engines.presets import THROUGH
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase
-from voicevault_retrievers.core.types import Query
+from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion import RRF, EngineRRF, fuse
@@ -98,3 +98,29 @@ def test_what_an_engine_cannot_fuse_is_refused(kb: KnowledgeBase, engine: Engine
     with pytest.raises(ConfigError, match="channels bm25 and dense"):
         Preset.of({"version": 1, "channels": {"bm25": {}}, "fusion": {"method": "engine"}}).over(engine)
     assert EngineRRF(9) != RRF(9)
+
+
+def test_what_a_single_request_cannot_say_is_searched_channel_by_channel(engine: Engine) -> None:
+    if not engine.capabilities.server_fusion:
+        pytest.skip("it cannot fuse")
+    apart = fuse({"bm25": engine.bm25(), "dense": engine.dense()}, method=RRF(9), depth=30)
+    for query in (
+        Query("pump harbour", weights={"bm25": 0}),
+        Query("pump harbour", weights={"dense": 0.2}),
+        Query("pump harbour", (Variant("tide crane", 0.5),)),
+        Query("pump harbour", (Variant("tide", channels=frozenset({"dense"})),)),
+    ):
+        found, expected = engine.fused(k=9, depth=30).search(query, 7), apart.search(query, 7)
+        assert found.ids == expected.ids
+        assert len(found.hits[0].votes) == len(expected.hits[0].votes)
+
+
+def test_options_that_a_single_request_would_not_have_are_refused(engine: Engine) -> None:
+    for data in (
+        {"channels": {"bm25": {"depth": 20}, "dense": {}}},
+        {"channels": {"bm25": {}, "dense": {"timeout": 3}}},
+    ):
+        with pytest.raises(ConfigError, match="one depth, and no options of dense"):
+            Preset.of({"version": 1, "fusion": {"method": "engine"}, **data}).over(engine)
+    with pytest.raises(ConfigError, match="whole number"):
+        Preset.of({"version": 1, "fusion": {"method": "engine", "k": 6.5}})

@@ -8,15 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers._support.checks import flag, whole
+from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
+from voicevault_retrievers.core.types import ChannelKind, Query, Ranking, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
+from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, words_in
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
@@ -30,7 +32,14 @@ T = TypeVar("T")
 
 
 class Asked(Protocol):
-    """Makes a keyword query of the analyzer and of the language tags of the chunks that `counting` passes."""
+    """Makes a keyword query of the analyzer and of the language tags of the chunks that `counting` passes.
+
+    In `memo` an engine keeps what it has counted for the query, so that exact scores and coverage are of the statistics
+    of the search.
+    """
+
+    @property
+    def memo(self) -> dict[str, Any]: ...
 
     @property
     def counting(self) -> Filter | None: ...
@@ -106,14 +115,16 @@ class EngineScan:
     def __init__(
         self, channel: EngineBM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()
     ) -> None:
-        self._asked = [(w, AskedWording(channel, query, w)) for w in channel._wordings(query)]
-        self._first = found[0][1] if found else ()
+        held = {wording: matches for wording, matches in found if isinstance(matches, KeywordMatches)}
+        wordings = channel._wordings(query)
+        self._asked = [(w, held[w].asked if w in held else AskedWording(channel, query, w)) for w in wordings]
+        self._first = held.get(wordings[0]) if wordings else None
         self._engine = channel.engine
 
     @property
     def coverage(self) -> float | None:
         """As of `KeywordScan`; None where the engine does not report it. No request where the hits have all words."""
-        if isinstance(self._first, KeywordMatches) and self._first.have_all_words:
+        if self._first is not None and self._first.have_all_words:
             return 1.0
         for _, asked in self._asked[:1]:
             return self._engine.run(self._engine.keyword_coverage(asked))
@@ -200,6 +211,7 @@ class AskedWording:
         self._wording = wording
         self._terms: Sequence[QueryTerm] = ()
         self._read: tuple[SavedAnalyzer, str] | None = None
+        self.memo: dict[str, Any] = {}
 
     def __call__(self, analyzer: SavedAnalyzer, tags: str) -> Keywords:
         channel, query = self._channel, self._query
@@ -249,13 +261,39 @@ class KeywordMatches(list[Match]):
 
     def __init__(self, asked: AskedWording, hits: Iterable[KeywordHit]) -> None:
         super().__init__(asked.match(hit) for hit in hits)
-        self._asked = asked
+        self.asked = asked
 
     @property
     def have_all_words(self) -> bool:
         """Whether each word of the query is in some match."""
-        wanted = self._asked.all_words
+        wanted = self.asked.all_words
         return bool(wanted) and wanted <= {word for match in self for word in match.terms}
+
+
+class FusedLeaf(EngineLeaf[E]):
+    """Keyword and vector search that an engine fuses by RRF in one request; scores are RRF's, higher is better.
+
+    `k` is RRF's constant, `depth` the number of hits of each search. A query with several wordings, with weights, or
+    with a wording for one of the two channels is searched channel by channel and fused here.
+    """
+
+    def __init__(self, engine: E, name: str, k: float, depth: int, bm25: EngineBM25, dense: EngineDense) -> None:
+        super().__init__(engine, name, "hybrid", timeout=bm25.timeout)
+        self.k = whole("k", k)
+        self.depth = whole("depth", depth)
+        self.bm25, self.dense = bm25, dense
+        self._apart = fuse({"bm25": bm25, "dense": dense}, method=RRF(self.k), depth=self.depth)
+
+    def plan(self, query: Query, k: int) -> Plan[Ranking]:
+        own, others = query.texts_for("bm25", "keyword"), query.texts_for("dense", "semantic")
+        alike = own == others and len(own) == 1 and own[0].weight == 1.0
+        weights = query.weights or {}
+        if alike and all(weights.get(name, 1.0) == 1.0 for name in ("bm25", "dense")):
+            return (yield from super().plan(query, k))
+        return (yield from self._apart.plan(query, k))
+
+    def warm_up(self) -> None:
+        self.dense.warm_up()
 
 
 class EngineDense(VectorChannel):
@@ -267,6 +305,16 @@ class EngineDense(VectorChannel):
         self.engine = engine
         super().__init__(_Index(engine), None, **options)  # type: ignore[arg-type]  # see `embedder`
         self.afind = self._afind
+
+    @property
+    def of(self) -> SearchedEngine:
+        """The engine whose collection is searched."""
+        return self.engine
+
+    @property
+    def plain(self) -> bool:
+        """Whether the channel searches as the engine does by default."""
+        return self.timeout is None
 
     @property
     def embedder(self) -> Embedder:

@@ -44,8 +44,7 @@ class Engine(WritableEngine, HybridSearch):
     `timeout` is in seconds, for each request to a server. Methods that wait for the server have an async variant,
     except those that list everything (`stored`, iteration, `vectors`); both run the same steps. `with` and `async with`
     close the connections. Raises SearchNotAvailableError where the server cannot be reached or refuses the user,
-    SearchTimeoutError where it is too slow, FilterNotSupportedError where statistics cannot be restricted to the access
-    rights, SearchError for any other failure.
+    SearchTimeoutError where it is too slow, SearchError for any other failure.
     """
 
     @abstractmethod

@@ -61,9 +61,10 @@ SCOPES = 64
 class TableEngine(Engine):
     """An engine whose chunks and parents are rows (see `engines.rows`) of a table; subclasses define its requests.
 
-    The methods block, and conditions are SQL on the columns of `engines.rows`. All of a search reads what one call of
-    `found` returned, so that it has to be a version of the table that later writes do not change. What a method raises
-    as OSError becomes SearchNotAvailableError, another exception SearchError; the recipe is read again after either.
+    The methods block, and conditions are SQL on the columns of `engines.rows`. Each step of a search reads what one
+    call of `found` returned, so that it has to be a version of the table that later writes do not change. What a method
+    raises as OSError becomes SearchNotAvailableError, another exception SearchError; the recipe is read again after
+    either.
     """
 
     def __init__(self, name: str, **options: Any) -> None:

@@ -108,14 +108,14 @@ class Settings:
     def ks(self) -> list[Settings]:
         """The settings with other values of RRF's k."""
         method = self.recipe.method
-        return [self._fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if isinstance(method, RRF) else []
+        return [self._fused(k=_plain(method.k * factor)) for factor in FACTORS_OF_K] if type(method) is RRF else []
 
     def weightings(self, name: str) -> list[Settings]:
         """The settings with other shares of one channel in the same sum of weights; others keep their proportions."""
         weights = self.weights
         total = sum(weights.values())
         rest, now = total - weights[name], weights[name] / total
-        if not rest:
+        if not rest or (self.data.get("fusion") or {}).get("method") == "engine":
             return []
         shares = sorted((step / STEPS for step in range(STEPS + 1)), key=lambda share: abs(share - now))
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voicevault_retrievers._support.checks import number
+from voicevault_retrievers._support.checks import number, whole
 from voicevault_retrievers.fusion.method import Contributions, Evidence, Method, at, ranks
 
 
@@ -30,5 +30,8 @@ class EngineRRF(RRF):
     """RRF that an engine computes itself: keyword and vector search are one request.
 
     For pipelines over one collection of an engine with `Capabilities.server_fusion`; `fuse` refuses it. Faster than the
-    other methods where the network is slow, but hits may have no votes of the two channels.
+    other methods where the network is slow, but hits may have no votes of the two channels. `k` is a whole number.
     """
+
+    def __post_init__(self) -> None:
+        whole("RRF's k", self.k)

@@ -23,12 +23,12 @@ def statistics_of(value: object, *, engine: bool) -> Statistics | None:
     """The option's value, checked; `engine` says whether the channel searches an engine's collection."""
     if value is None:
         return None
-    for known in STATISTICS:
-        if value == known:
-            if known == "engine" and not engine:
-                raise ConfigError('statistics="engine" is for collections of engines: a knowledge base counts exactly')
-            return known
-    raise unknown("statistics", value, STATISTICS)
+    if value == "engine" and not engine:
+        raise ConfigError('statistics="engine" is for collections of engines: a knowledge base counts exactly')
+    found = next((known for known in STATISTICS if value == known), None)
+    if found is None:
+        raise unknown("statistics", value, STATISTICS if engine else STATISTICS[:2])
+    return found
 
 
 def counting_of(where: Filter | None, require: Filter | None, filtered: bool) -> Filter | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from voicevault_retrievers.core.execution import plan
@@ -38,10 +38,10 @@ def asking(function: Callable[[], T]) -> Steps[T]:
 def blocking(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Steps[T]]:
     """A method that blocks as a method of one step: the client calls it, under an event loop in a worker thread."""
 
+    @wraps(method)
     def steps(self: S, /, *arguments: P.args, **options: P.kwargs) -> Steps[T]:
         return asking(partial(method, self, *arguments, **options))
 
-    steps.__doc__ = method.__doc__
     return steps
 
 

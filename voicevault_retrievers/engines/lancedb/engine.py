@@ -35,13 +35,13 @@ _RECIPE, _MADE = b"voicevault_recipe", b"voicevault_made"
 class LanceEngine(TableEngine):
     """A LanceDB table, by its name, in the folder `path`; see `Engine`.
 
-    A search reads one version of the table, the newest, whichever process wrote it. The writers of a folder take turns
-    by a file lock; one that waits longer than `timeout` gets LockedError.
+    Each step of a search reads the newest version of the table, whichever process wrote it. The writers of a folder
+    take turns by a file lock; one that waits longer than `timeout` gets LockedError.
 
     From 1000 chunks on, `bm25(statistics="engine")`, the default, lets LanceDB's full-text index rank the chunks and
     scores the best 2k + 50 by the asked `Lucene` and exact statistics; ConfigError for another formula. "exact" scores
-    every chunk that has a term. Vectors are compared exactly until an upsert leaves `index_from` rows (None: never),
-    which builds an index of 8-bit vectors (IVF_SQ).
+    every chunk that has a term, and orders all equal scores by id. Vectors are compared exactly until an upsert leaves
+    `index_from` rows (None: never), which builds an index of 8-bit vectors (IVF_SQ).
     """
 
     def __init__(self, name: str, path: Path | str, *, index_from: int | None = 50_000, **options: Any) -> None:

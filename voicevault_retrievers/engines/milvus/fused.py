@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import Match
@@ -15,7 +14,7 @@ from voicevault_retrievers.engines.channels import (
     AskedWording,
     EngineBM25,
     EngineDense,
-    EngineLeaf,
+    FusedLeaf,
     SearchedEngine,
 )
 
@@ -28,7 +27,7 @@ class MilvusFusing(SearchedEngine, Protocol):
     ) -> Steps[list[Found]]: ...
 
 
-class MilvusFused(EngineLeaf[MilvusFusing]):
+class MilvusFused(FusedLeaf[MilvusFusing]):
     """Keyword and vector search in one request, which Milvus fuses by reciprocal ranks.
 
     Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` hits of each ranking, as float32, higher
@@ -46,20 +45,13 @@ class MilvusFused(EngineLeaf[MilvusFusing]):
         name: str = "milvus",
         **options: Any,
     ) -> None:
-        self._words = EngineBM25(engine, **options)
-        super().__init__(engine, name, "hybrid", timeout=self._words.timeout)
-        self.k = whole("k", k)
-        self.depth = whole("depth", depth)
-        self._dense = EngineDense(engine)
-
-    def warm_up(self) -> None:
-        self._dense.warm_up()
+        super().__init__(engine, name, k, depth, EngineBM25(engine, **options), EngineDense(engine))
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
-        vectors = yield from self._dense.embedded(query, [wording])
+        vectors = yield from self.dense.embedded(query, [wording])
         if vectors is None:
             return []
-        asked = AskedWording(self._words, query, wording)
+        asked = AskedWording(self.bm25, query, wording)
         found = yield from self.engine.fusing(
             vectors[0], asked, k, self.k, max(self.depth, k), (query.where, query.require)
         )

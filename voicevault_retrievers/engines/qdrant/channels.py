@@ -18,7 +18,7 @@ from voicevault_retrievers.engines.channels import (
     AskedWording,
     EngineBM25,
     EngineDense,
-    EngineLeaf,
+    FusedLeaf,
     SearchedEngine,
 )
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, score, weigh
@@ -114,6 +114,14 @@ class QdrantDense(EngineDense):
         super().__init__(_Searching(engine, self.way), **options)
         self._made = engine
 
+    @property
+    def of(self) -> QdrantSearch:
+        return self._made
+
+    @property
+    def plain(self) -> bool:
+        return super().plain and self.way == self._made.way
+
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         if self.way.prefix in (None, self._made.prefix):
             return ()
@@ -124,8 +132,8 @@ class QdrantDense(EngineDense):
         return f"QdrantDense({self.engine!r}, {self.way!r})"
 
 
-class QdrantFused(EngineLeaf[QdrantSearch]):
-    """Keyword and vector search, fused by Qdrant in one request; scores are RRF's, higher is better.
+class QdrantFused(FusedLeaf[QdrantSearch]):
+    """Keyword and vector search, fused by Qdrant in one request; see `FusedLeaf`.
 
     A score is the sum of `1 / (k + rank)` over the two rankings of `depth`, ranks from 1. Qdrant ranks keywords by
     stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Its own
@@ -135,21 +143,14 @@ class QdrantFused(EngineLeaf[QdrantSearch]):
     ranks.
     """
 
-    def __init__(self, engine: QdrantSearch, k: int, depth: int, *, name: str = "fused", **options: Any) -> None:
-        self._words = EngineBM25(engine, **options)
-        super().__init__(engine, name, "hybrid", timeout=self._words.timeout)
-        self.k = k
-        self.depth = depth
-        self._dense = QdrantDense(engine)
-
-    def warm_up(self) -> None:
-        self._dense.warm_up()
+    def __init__(self, engine: QdrantSearch, k: float, depth: int, *, name: str = "fused", **options: Any) -> None:
+        super().__init__(engine, name, k, depth, EngineBM25(engine, **options), QdrantDense(engine))
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
-        vectors = yield from self._dense.embedded(query, (wording,))
+        vectors = yield from self.dense.embedded(query, (wording,))
         if vectors is None:
             return []
-        asked = AskedWording(self._words, query, wording)
+        asked = AskedWording(self.bm25, query, wording)
         hits = yield from self.engine.fusing(asked, vectors[0], ByRanks(self.k, max(self.depth, k)), k, query)
         said = (f"RRF in Qdrant, k {self.k}",)
         return [Match(hit.chunk, hit.score, asked.words(hit.forms), said) for hit in hits]

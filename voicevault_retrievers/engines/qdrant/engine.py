@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -206,7 +205,9 @@ class QdrantEngine(WritableCollection):
 
     def _counting(self, asked: Asked) -> Steps[tuple[Keywords, Sums]]:
         """The query in the languages of the chunks that count, and the sums over these chunks."""
-        sums = yield from self._counted_sums(asked.counting)
+        if "sums" not in asked.memo:
+            asked.memo["sums"] = yield from self._counted_sums(asked.counting)
+        sums: Sums = asked.memo["sums"]
         return asked(self._present(), sums.languages), sums
 
     def _counted_sums(self, scope: Filter | None) -> Steps[Sums]:
@@ -224,10 +225,12 @@ class QdrantEngine(WritableCollection):
         """
         if sums.frequencies is None:
             clause = self._clause(asked.counting)
-            forms = [form for form in asked.forms if points.printable(form) == form] if sums.total else []
+            frequencies = sums.counted
+            forms = [form for form in asked.forms if form not in frequencies and points.printable(form) == form]
+            forms = forms if sums.total else []
             calls = [self._call("count", count_filter=requests.having([one], clause), exact=True) for one in forms]
             told = (yield from self._asking(calls)) if calls else ()
-            frequencies = {form: int(each.count) for form, each in zip(forms, told, strict=True)}
+            frequencies |= {form: int(each.count) for form, each in zip(forms, told, strict=True)}
             known = [sum(frequencies.get(form, 0) for form in forms) for forms in asked.terms]
             if all(asked.formula.idf(n, sums.total) >= 0 for n in known if n):
                 return CollectionCounts(sums.total, sums.length, frequencies)
@@ -311,7 +314,7 @@ class QdrantEngine(WritableCollection):
 
     def fused(self, *, k: float = 60, depth: int = 100, **options: Any) -> QdrantFused:
         """A hybrid channel of keywords and vectors that Qdrant fuses by RRF; see `QdrantFused`."""
-        return QdrantFused(self, whole("k", k), whole("depth", depth), **options)
+        return QdrantFused(self, k, depth, **options)
 
     def save_vocabulary(self, path: Path | str) -> None:
         """Write the terms of all chunks, with document frequencies and idf, and the mean length, as JSON.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -62,6 +62,8 @@ class Sums:
     languages: str = ""
     means: Mapping[float, int] | None = None
     frequencies: Mapping[str, int] | None = None
+    counted: dict[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """The document frequencies that have been counted one by one."""
 
     @classmethod
     def of(cls, facet: Mapping[str, int], means: Mapping[str, int], frequencies: Mapping[str, int] | None) -> Sums:

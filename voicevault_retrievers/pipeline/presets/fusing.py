@@ -23,8 +23,9 @@ def fused(
 ) -> Channel:
     """The channels, fused by the method.
 
-    `EngineRRF` becomes one request to the engine. It raises ConfigError where the channels are not `bm25` and `dense`
-    of one collection of an engine that can fuse, or have weights.
+    `EngineRRF` becomes one request to the engine, which fails or succeeds as a whole. It raises ConfigError where the
+    channels are not `bm25` and `dense` of one collection of an engine that can fuse, have weights or different depths,
+    or where `dense` has options, which the request would not have.
     """
     if not isinstance(method, EngineRRF):
         return fuse(channels, method=method, weights=weights, depth=depths, on_error=on_error)
@@ -33,7 +34,9 @@ def fused(
     if any(isinstance(one, NotOpenChannel) for one in channels.values()):
         return fuse(channels, method=RRF(method.k), depth=depths)  # never searched
     bm25, dense = channels["bm25"], channels["dense"]
-    if not isinstance(bm25, EngineBM25) or not isinstance(dense, EngineDense) or bm25.engine.name != dense.engine.name:
+    if not isinstance(bm25, EngineBM25) or not isinstance(dense, EngineDense) or dense.of is not bm25.engine:
         raise ConfigError("the fusion 'engine' is for one collection of an engine: other channels are fused by 'rrf'")
     engine = cast(Engine, bm25.engine)
-    return engine.fused(k=method.k, depth=max(depths.values()), **bm25.options)
+    if not dense.plain or len(set(depths.values())) > 1:
+        raise ConfigError("the fusion 'engine' takes one depth, and no options of dense: fuse by 'rrf'")
+    return engine.fused(k=method.k, depth=depths["bm25"], **bm25.options)

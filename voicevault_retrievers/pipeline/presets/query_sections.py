@@ -111,7 +111,7 @@ def fusion(data: Any) -> tuple[Mapping[str, Any], Method]:
     shared = ("method", "depth", "weights")
     known = (*shared, *options_of(name))
     for key in data if isinstance(data, Mapping) else ():
-        owners = [method for method in METHODS if key in options_of(method)]
+        owners = [method for method in METHODS if key in options_of(method) and method != "engine"]
         if key not in known and owners:
             raise ConfigError(
                 f"fusion: {key!r} is not of {name!r}, but of {', '.join(owners)}: say `method: {owners[0]}`"

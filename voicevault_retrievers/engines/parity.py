@@ -62,7 +62,7 @@ def parity(
     k: int = 10,
     channels: Sequence[str] = ("bm25", "dense"),
 ) -> list[Parity]:
-    """Compare the first k hits of each channel.
+    """Compare the first k hits of each channel; keywords by exact statistics, so that what differs is the data.
 
     Raises ConfigError where there is no query, and what searching raises.
     """
@@ -74,7 +74,8 @@ def parity(
 
 def _compared(reference: Compared, other: Compared, queries: Sequence[str | Query], k: int, name: str) -> Parity:
     found, causes = Parity(name, k), Counter[str]()
-    first, second = getattr(reference, name)(), getattr(other, name)()
+    options = {"statistics": "exact"} if name == "bm25" else {}
+    first, second = getattr(reference, name)(**options), getattr(other, name)(**options)
     for query in queries:
         asked = query if isinstance(query, Query) else Query(query)
         ours, theirs = first.search(asked, k), second.search(asked, k)

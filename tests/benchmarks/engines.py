@@ -200,6 +200,8 @@ def overlaps(engine: Engine, base: Engine, corpus: Corpus) -> dict[str, float]:
     for start in range(0, len(ids), 500):
         held |= engine.vectors(ids[start : start + 500])
     matrix = np.array([held[one] for one in ids], dtype=np.float64)
+    fused = {"hybrid": hybrid(engine), "hybrid, exact statistics": hybrid(engine, statistics="exact")}
+    default = hybrid(base)
     for query in corpus.queries:
         expected = base.bm25().search(query, K)
         words = engine.bm25(statistics="exact").search(query, K)
@@ -208,8 +210,9 @@ def overlaps(engine: Engine, base: Engine, corpus: Corpus) -> dict[str, float]:
         scores = {hit.id: hit.score or 0.0 for hit in expected}
         off = [abs((hit.score or 0.0) - scores[hit.id]) for hit in words if hit.id in scores]
         figures["bm25 scores off"].append(max(off, default=0.0))
-        for name, options in (("hybrid", {}), ("hybrid, exact statistics", {"statistics": "exact"})):
-            figures[name].append(overlap(hybrid(engine, **options)(query, K), hybrid(base)(query, K)))
+        best = default(query, K)
+        for name, search in fused.items():
+            figures[name].append(overlap(search(query, K), best))
         near = base.dense().search(query, K)
         figures["dense"].append(overlap(engine.dense().search(query, K), near))
         row = query.vectors[Given.fingerprint].astype(np.float64)

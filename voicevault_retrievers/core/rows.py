@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -150,6 +151,13 @@ def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
         sample.append(rows.living[-passed % step :: step])
         passed += rows.count
     return sample
+
+
+def best_by_id(ids: Sequence[str], scores: NDArray[np.float64], k: int, *, positive: bool = False) -> list[int]:
+    """The positions of the k highest scores, best first, ties by ascending id; `positive` drops scores of 0 or less."""
+    border = np.partition(scores, len(scores) - k)[len(scores) - k] if 0 < k < len(scores) else -math.inf
+    near = np.flatnonzero((scores >= border) & ((scores > 0) | (not positive))).tolist()
+    return [at for _, _, at in sorted(zip((-scores[near]).tolist(), [ids[at] for at in near], near, strict=True))[:k]]
 
 
 def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> NDArray[np.intp]:

@@ -8,17 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from voicevault_retrievers._support.checks import flag, whole
-from voicevault_retrievers.core.execution.plan import Plan
+from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import ChannelKind, Query, Ranking, Variant, Vector, as_query
+from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
-from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, words_in
 from voicevault_retrievers.lexical.bm25 import formula_of
 from voicevault_retrievers.lexical.formulas import Formula
@@ -270,32 +268,6 @@ class KeywordMatches(list[Match]):
         return bool(wanted) and wanted <= {word for match in self for word in match.terms}
 
 
-class FusedLeaf(EngineLeaf[E]):
-    """Keyword and vector search that an engine fuses by RRF in one request; scores are RRF's, higher is better.
-
-    `k` is RRF's constant, `depth` the number of hits of each search. A query with several wordings, with weights, or
-    with a wording for one of the two channels is searched channel by channel and fused here.
-    """
-
-    def __init__(self, engine: E, name: str, k: float, depth: int, bm25: EngineBM25, dense: EngineDense) -> None:
-        super().__init__(engine, name, "hybrid", timeout=bm25.timeout)
-        self.k = whole("k", k)
-        self.depth = whole("depth", depth)
-        self.bm25, self.dense = bm25, dense
-        self._apart = fuse({"bm25": bm25, "dense": dense}, method=RRF(self.k), depth=self.depth)
-
-    def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        own, others = query.texts_for("bm25", "keyword"), query.texts_for("dense", "semantic")
-        alike = own == others and len(own) == 1 and own[0].weight == 1.0
-        weights = query.weights or {}
-        if alike and all(weights.get(name, 1.0) == 1.0 for name in ("bm25", "dense")):
-            return (yield from super().plan(query, k))
-        return (yield from self._apart.plan(query, k))
-
-    def warm_up(self) -> None:
-        self.dense.warm_up()
-
-
 class EngineDense(VectorChannel):
     """Vector search in an engine; scores are cosines, in (0, 1], and options as of `VectorChannel`."""
 
@@ -307,14 +279,9 @@ class EngineDense(VectorChannel):
         self.afind = self._afind
 
     @property
-    def of(self) -> SearchedEngine:
-        """The engine whose collection is searched."""
-        return self.engine
-
-    @property
-    def plain(self) -> bool:
-        """Whether the channel searches as the engine does by default."""
-        return self.timeout is None
+    def has_options(self) -> bool:
+        """Whether the channel searches otherwise than the engine does by default."""
+        return self.timeout is not None
 
     @property
     def embedder(self) -> Embedder:
@@ -335,9 +302,13 @@ class EngineDense(VectorChannel):
     def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[Sequence[Match]]]:
         found: list[Sequence[Match]] = []
         for vector in (yield from self.embedded(query, wordings)) or ():
-            near: Sequence[Found] = yield from self.engine.nearest(vector, k, query.where, query.require)
+            near = yield from self._near(vector, query, k)
             found.append(self._matches(near, vector))
         return found or [[] for _ in wordings]
+
+    def _near(self, vector: Vector, query: Query, k: int) -> Steps[Sequence[Found]]:
+        """At most k chunks that pass the query's filters, nearest first."""
+        return (yield from self.engine.nearest(vector, k, query.where, query.require))
 
     def embedded(self, query: Query, wordings: Sequence[Variant]) -> Steps[Sequence[Vector] | None]:
         """The vectors of the wordings; None where there is no collection, NotIndexedError for one without vectors."""

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class Engine(WritableEngine, HybridSearch):
     close the connections. Raises SearchNotAvailableError where the server cannot be reached or refuses the user,
     SearchTimeoutError where it is too slow, SearchError for any other failure.
     """
+
+    unexplained: ClassVar[str] = ""
+    """What scores by the engine's own statistics without telling the parts of a score."""
 
     @abstractmethod
     def sibling(self, suffix: str, **options: Any) -> Engine:
@@ -263,6 +266,11 @@ class Engine(WritableEngine, HybridSearch):
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         """The parts of the score of a chunk that passes, from its text and the statistics of `_population`."""
+        if asked.statistics == "engine" and self.unexplained:
+            raise ConfigError(
+                f'statistics="engine": {self.unexplained} does not tell the parts of a score: explain it by a channel '
+                'with statistics="exact", whose parts are those of the exact score'
+            )
         population = yield from self._population(asked)
         analyzed = yield Compute(partial(self._analysed, [chunk.indexed_text]))
         frequencies = Counter(analyzed.document(0))

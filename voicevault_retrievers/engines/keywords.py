@@ -184,13 +184,6 @@ def scores_of(
     return np.where(there, total, 0.0)
 
 
-def best_of(scores: Floats, keys: Sequence[str], k: int, *, positive: bool = False) -> list[int]:
-    """The places of the k highest scores, ties by ascending key; `positive` drops scores of 0 or less."""
-    least = np.partition(scores, -k)[-k] if 0 < k < len(scores) else -math.inf
-    kept = np.flatnonzero((scores >= least) & ((scores > 0) | (not positive))).tolist()
-    return sorted(kept, key=lambda at: (-scores[at], keys[at]))[:k]
-
-
 def best(hits: Iterable[KeywordHit], k: int, *, positive: bool = False) -> list[KeywordHit]:
     """The k hits of the highest score, ties by ascending id; `positive` drops scores of 0 or less."""
     kept = (hit for hit in hits if not positive or hit.score > 0)

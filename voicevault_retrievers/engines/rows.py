@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from voicevault_retrievers.core.filters import Filter, parse
@@ -14,7 +12,7 @@ from voicevault_retrievers.engines.encoding import encoded, escaped, unescaped
 from voicevault_retrievers.engines.facets import Facets, of_metadata
 from voicevault_retrievers.engines.filters import nothing_passes, said
 from voicevault_retrievers.engines.server import Record
-from voicevault_retrievers.text.analyzed_texts import language
+from voicevault_retrievers.text.analyzed_texts import languages_of
 
 CHUNK = ["key", "text", "header", "parent", "metadata"]
 """The columns of a parent, all strings: `key` is unique, `parent` the key of the parent or null, `metadata` JSON."""
@@ -40,7 +38,7 @@ def row_of(record: Record) -> dict[str, Any]:
         **_row(record.chunk, "c"),
         "digest": record.digest,
         "length": record.length,
-        "languages": reduce(or_, map(language, record.terms), 0),
+        "languages": languages_of(record.terms),
         "terms": [encoded(term) for term, count in record.terms.items() for _ in range(count)],
         "facets": of_metadata(record.chunk.metadata),
         "vector": record.vector,

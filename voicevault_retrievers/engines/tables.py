@@ -14,10 +14,11 @@ from voicevault_retrievers._support.extras import require as imported
 from voicevault_retrievers.core.execution.steps import Steps, blocking
 from voicevault_retrievers.core.filters import Filter, both, canonical, compile_filter
 from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.rows import best_by_id
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.encoding import encoded
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, best_of, scores_of, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, scores_of, weigh
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import (
     ALL,
@@ -46,16 +47,16 @@ SPARE = 50
 """The candidates that the database ranks beyond twice k, as its BM25 may have other constants."""
 
 
-class Snapshot(NamedTuple):
+SCOPES = 64
+"""The most filters whose sums are cached."""
+
+
+class TableVersion(NamedTuple):
     """A version of a table, the recipe that it was created with, and a value that no other version has."""
 
     table: Any
     recipe: str
     version: Any
-
-
-SCOPES = 64
-"""The most filters whose sums are cached."""
 
 
 class TableEngine(Engine):
@@ -72,7 +73,7 @@ class TableEngine(Engine):
         self._sums: tuple[Any, dict[str, tuple[int, int, int]]] = None, {}
 
     @abstractmethod
-    def found(self) -> Snapshot | None:
+    def found(self) -> TableVersion | None:
         """The table as it is now; None where there is none."""
 
     @abstractmethod
@@ -127,7 +128,7 @@ class TableEngine(Engine):
             kind = SearchNotAvailableError if isinstance(error, OSError) else SearchError
             raise kind(f"{self!r} fails, or was replaced meanwhile: {error}") from error
 
-    def _open(self) -> Snapshot:
+    def _open(self) -> TableVersion:
         """The table; SearchError where the collection is gone, or its recipe is not the known one."""
         held = self.found()
         if held is None or Recipe.parse(held.recipe, self.name) != self._recipe:
@@ -200,13 +201,13 @@ class TableEngine(Engine):
 
     # Reading, with filters.
 
-    def _rows(self, held: Snapshot, columns: Sequence[str], where: Filter | None, condition: str = ALL) -> Any:
+    def _rows(self, held: TableVersion, columns: Sequence[str], where: Filter | None, condition: str = ALL) -> Any:
         """The columns of the chunks that pass a filter and meet a condition."""
         told, exact = condition_of(where)
         rows = self.read(held.table, [*columns, *([] if exact else ["metadata"])], all_of(told, condition))
         return rows if exact else _filtered(rows, where)
 
-    def _counted(self, held: Snapshot, where: Filter | None, condition: str = ALL) -> int:
+    def _counted(self, held: TableVersion, where: Filter | None, condition: str = ALL) -> int:
         told, exact = condition_of(where)
         if exact:
             return self.counted(held.table, all_of(told, condition))
@@ -229,7 +230,7 @@ class TableEngine(Engine):
     def _get(self, ids: Sequence[str], parents: bool) -> Mapping[str, Chunk]:
         return self._chunks(self._open(), [key_of(one, "p" if parents else "c") for one in ids])
 
-    def _chunks(self, held: Snapshot, keys: Sequence[str]) -> dict[str, Chunk]:
+    def _chunks(self, held: TableVersion, keys: Sequence[str]) -> dict[str, Chunk]:
         rows = self.read(held.table, CHUNK, one_of("key", keys)).to_pylist() if keys else []
         return {id_of(row["key"]): chunk_of(row, self.name) for row in rows}
 
@@ -268,7 +269,7 @@ class TableEngine(Engine):
         ranked = self._ranked(held, asked, k) if self._ranks(asked) else None
         rows = self._rows(held, SCORED, asked.passing, having(asked.forms)) if ranked is None else ranked
         (scores, counts), keys = self._scores(held, asked, rows), rows["key"].to_pylist()
-        best = best_of(scores, keys, k, positive=asked.positive)
+        best = best_by_id(keys, scores, k, positive=asked.positive)
         forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
         if ranked is None:
             chunks = self._chunks(held, [keys[at] for at in best])
@@ -282,7 +283,7 @@ class TableEngine(Engine):
     def _ranks(self, asked: Keywords) -> bool:
         return asked.by_engine and isinstance(asked.formula, Lucene) and min(asked.terms.values()) > 0
 
-    def _ranked(self, held: Snapshot, asked: Keywords, k: int) -> Any:
+    def _ranked(self, held: TableVersion, asked: Keywords, k: int) -> Any:
         """The chunks that the database ranks best and that pass; None where it has no index."""
         words = {encoded(form): weight for forms, weight in asked.terms.items() for form in forms}
         (told, exact), limit = condition_of(asked.passing), 2 * k + SPARE
@@ -300,7 +301,7 @@ class TableEngine(Engine):
         scores, _ = self._scores(held, asked, rows)
         return dict(zip(map(id_of, rows["key"].to_pylist()), scores.tolist(), strict=True))
 
-    def _scores(self, held: Snapshot, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
+    def _scores(self, held: TableVersion, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
         """The scores of rows, and how often each has each form."""
         pa, pc = imported("pyarrow", extra="lancedb"), imported("pyarrow.compute", extra="lancedb")
         terms, forms, size = rows["terms"].combine_chunks(), asked.forms, len(asked.forms) + 1
@@ -319,7 +320,7 @@ class TableEngine(Engine):
     def _population(self, asked: Keywords) -> CollectionCounts:
         return self._counts(self._open(), asked)
 
-    def _counts(self, held: Snapshot, asked: Keywords) -> CollectionCounts:
+    def _counts(self, held: TableVersion, asked: Keywords) -> CollectionCounts:
         frequencies = {form: self._counted(held, asked.counting, having([form])) for form in asked.forms}
         return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies)
 
@@ -327,7 +328,7 @@ class TableEngine(Engine):
     def _tags(self, require: Filter | None) -> str:
         return tags_of(self._sums_of(self._open(), require)[2])
 
-    def _sums_of(self, held: Snapshot, where: Filter | None) -> tuple[int, int, int]:
+    def _sums_of(self, held: TableVersion, where: Filter | None) -> tuple[int, int, int]:
         """How many chunks pass, the sum of their lengths, the bits of their languages; cached for one version."""
         key, (version, sums) = canonical(where), self._sums
         if version != held.version or (key not in sums and len(sums) >= SCOPES):

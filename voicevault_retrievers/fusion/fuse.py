@@ -14,6 +14,7 @@ from voicevault_retrievers._support.checks import number, weights_or_none, whole
 from voicevault_retrievers._support.foreign_options import meant, refused
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.rows import best_by_id
 from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.adaptive_sum import AdaptiveSum
@@ -268,9 +269,7 @@ def _best(ids: Sequence[str], totals: Column, k: int) -> list[int]:
     """The positions of the k chunks with the highest totals, best first, ties by ascending id."""
     odd = np.flatnonzero(~np.isfinite(totals)).tolist()
     check_scores((ids[at], float(totals[at])) for at in odd)
-    border = np.partition(totals, len(totals) - k)[len(totals) - k] if k < len(totals) else -math.inf
-    near = np.flatnonzero(totals >= border).tolist()
-    return [at for _, _, at in sorted(zip((-totals[near]).tolist(), [ids[at] for at in near], near, strict=True))[:k]]
+    return best_by_id(ids, totals, k)
 
 
 def _merged(hits: Mapping[str, Hit]) -> Hit:

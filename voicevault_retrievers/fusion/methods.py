@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -29,10 +30,6 @@ METHODS: Mapping[str, Callable[..., Method]] = {
     "engine": EngineRRF,
 }
 
-_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    name: tuple(signature(method).parameters) for name, method in METHODS.items()
-}
-
 _LLAMA_INDEX = {
     "dist_based_score": "'distribution'",
     "reciprocal_rerank": "'rrf'",
@@ -44,11 +41,16 @@ _LLAMA_INDEX = {
 
 def options_of(name: Any) -> tuple[str, ...]:
     """The options of a named fusion method; ConfigError for an unknown name."""
-    if not isinstance(name, str) or name not in _OPTIONS:
+    if not isinstance(name, str) or name not in METHODS:
         if isinstance(name, str) and name in _LLAMA_INDEX:
             raise ConfigError(f"unknown fusion method {str.__str__(name)!r}; here it is {_LLAMA_INDEX[name]}")
         raise unknown("fusion method", name, METHODS)
-    return _OPTIONS[name]
+    return _parameters(name)
+
+
+@cache
+def _parameters(name: str) -> tuple[str, ...]:
+    return tuple(signature(METHODS[name]).parameters)
 
 
 def method_named(name: Any, options: Mapping[str, Any]) -> Method:

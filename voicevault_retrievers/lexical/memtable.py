@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical.postings import Numbers, Unsigned
 from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
-from voicevault_retrievers.text.analyzed_texts import language
+from voicevault_retrievers.text.analyzed_texts import languages_of
 
 UTF8 = ("utf-8", "surrogatepass")
 
@@ -47,7 +46,7 @@ class _Shared:
         self.frequencies[written] = list(counts.values())
         self.owners[written] = len(self.lengths)
         self.lengths.append(sum(counts.values()))
-        self.languages.append(reduce(or_, map(language, counts), 0))
+        self.languages.append(languages_of(counts))
         self.used = stop
 
 

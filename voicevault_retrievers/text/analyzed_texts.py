@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,11 @@ class Analyzed:
 def language(term: str) -> int:
     """The bit of the control character that a term begins with; 0 for any other first character."""
     return 1 << ord(term[0]) if "\x01" <= term[:1] < " " else 0
+
+
+def languages_of(terms: Iterable[str]) -> int:
+    """The bits of `language` of several terms."""
+    return reduce(or_, map(language, terms), 0)
 
 
 def tags_of(languages: int) -> str:

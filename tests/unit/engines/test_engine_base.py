@@ -23,7 +23,6 @@ from voicevault_retrievers.engines.keywords import (
     Keywords,
     Weighted,
     best,
-    best_of,
     score,
     scores_of,
     weigh,
@@ -423,12 +422,3 @@ def test_scores_of_many_chunks_are_those_of_each() -> None:
         one_by_one = zip(frequencies, lengths.tolist(), strict=True)
         expected = [score(formula, terms, 5.25, each, length) for each, length in one_by_one]
         assert found.tolist() == pytest.approx([0.0 if one is None else one[0] for one in expected])
-
-
-def test_the_best_of_scores_come_by_key_where_equal() -> None:
-    scores, keys = np.array([1.0, 3.0, -1.0, 3.0, 0.0, 1.0]), ["f", "e", "d", "c", "b", "a"]
-    assert best_of(scores, keys, 3) == [3, 1, 5]
-    assert best_of(scores, keys, 9) == [3, 1, 5, 0, 4, 2]
-    assert best_of(scores, keys, 9, positive=True) == [3, 1, 5, 0]
-    assert best_of(scores, keys, 0) == []
-    assert best_of(np.array([]), [], 3) == []

@@ -18,7 +18,7 @@ from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import CHUNK
-from voicevault_retrievers.engines.tables import Snapshot, TableEngine
+from voicevault_retrievers.engines.tables import TableEngine, TableVersion
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.lock import locked
 
@@ -62,12 +62,12 @@ class LanceEngine(TableEngine):
                 self._database = require("lancedb", extra="lancedb").connect(self.folder)
             return self._database
 
-    def found(self) -> Snapshot | None:
+    def found(self) -> TableVersion | None:
         if not (self.folder / f"{self._table}.lance").is_dir():
             return None
         table = self._connection().open_table(self._table)  # which does not follow later writes
         told = table.schema.metadata or {}
-        return Snapshot(table, told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version))
+        return TableVersion(table, told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version))
 
     def writing(self) -> AbstractContextManager[None]:
         return locked(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)

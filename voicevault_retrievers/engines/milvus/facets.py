@@ -8,6 +8,7 @@ from typing import Any
 
 from voicevault_retrievers.engines import facets
 from voicevault_retrievers.engines.facets import number_of
+from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 CAPACITY = 4096
 """The most values in a Milvus array."""
@@ -55,7 +56,7 @@ def bits(length: int) -> list[int]:
 
 def tags(terms: Iterable[str]) -> list[int]:
     """The facets of terms that begin with a control character."""
-    return [tag(one) for one in sorted({term[0] for term in terms if "\x01" <= term[:1] < " "})]
+    return [tag(one) for one in tags_of(languages_of(terms))]
 
 
 def of_metadata(metadata: Mapping[str, Any]) -> list[int]:

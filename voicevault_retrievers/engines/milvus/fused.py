@@ -8,15 +8,15 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.protocols import Found
-from voicevault_retrievers.core.types import Query, Variant, Vector
+from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.engines.channels import (
     Asked,
     AskedWording,
     EngineBM25,
     EngineDense,
-    FusedLeaf,
     SearchedEngine,
 )
+from voicevault_retrievers.engines.fused import FusedLeaf
 
 
 class MilvusFusing(SearchedEngine, Protocol):
@@ -47,14 +47,9 @@ class MilvusFused(FusedLeaf[MilvusFusing]):
     ) -> None:
         super().__init__(engine, name, k, depth, EngineBM25(engine, **options), EngineDense(engine))
 
-    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
-        vectors = yield from self.dense.embedded(query, [wording])
-        if vectors is None:
-            return []
-        asked = AskedWording(self.bm25, query, wording)
-        found = yield from self.engine.fusing(
-            vectors[0], asked, k, self.k, max(self.depth, k), (query.where, query.require)
-        )
+    def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:
+        filters = query.where, query.require
+        found = yield from self.engine.fusing(vector, asked, k, self.k, max(self.depth, k), filters)
         return [Match(chunk, score) for chunk, score in found]
 
     def __repr__(self) -> str:

@@ -8,7 +8,14 @@ from typing import Any, NamedTuple, Protocol
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant, Vector, Vote
-from voicevault_retrievers.engines.channels import Asked, AskedWording, EngineBM25, EngineDense, SearchedEngine
+from voicevault_retrievers.engines.channels import (
+    Asked,
+    AskedWording,
+    EngineBM25,
+    EngineDense,
+    SearchedEngine,
+)
+from voicevault_retrievers.engines.fused import common_wording
 from voicevault_retrievers.engines.postgres.statements import Depth
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.fusion.fuse import Fused
@@ -47,14 +54,13 @@ class ServerFused(Fused):
         self._timeout = bm25.timeout
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
-        wordings = [query.texts_for(name, channel.kind) for name, channel in self.channels.items()]
-        alone = wordings[0] == wordings[1] and len(wordings[0]) == 1 and wordings[0][0].weight == 1
-        if k == 0 or not alone or not wordings[0][0].text.strip() or not all(self._weights(query).values()):
+        wording = common_wording(query)
+        if k == 0 or wording is None or not wording.text.strip() or not all(self._weights(query).values()):
             return (yield from super().plan(query, k))
         call = Call(
             self.name,
-            lambda: self._engine.run(self._finding(query, wordings[0][0], k)),
-            lambda: self._engine.arun(self._finding(query, wordings[0][0], k)),
+            lambda: self._engine.run(self._finding(query, wording, k)),
+            lambda: self._engine.arun(self._finding(query, wording, k)),
             timeout=self._timeout,
             breaker=self._breaker,
             key=(self._breaker, query, k),

@@ -24,7 +24,6 @@ from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
-from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.text.analyzed_texts import tags_of
 
 INDEXED_FROM = 1000
@@ -49,6 +48,7 @@ class PostgresKeywords(Engine):
 
     exact: bool
     _indexed: bool
+    unexplained = "the index"
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
@@ -188,14 +188,6 @@ class PostgresKeywords(Engine):
         if not rows or not rows[0][-1]:
             rows = yield from self._rows(tables, made, asked.where, asked.require)
         return {unescaped(one): score for one, score, _ in rows}
-
-    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
-        if asked.statistics == "engine":
-            raise ConfigError(
-                'statistics="engine": the index does not tell the parts of a score: explain it by a channel with '
-                'statistics="exact", whose parts are those of the exact score'
-            )
-        return (yield from super()._parts(asked, chunk))
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         forms, tables = asked.forms, self.tables

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
@@ -20,7 +18,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.lexical.formulas import Lucene
-from voicevault_retrievers.text.analyzed_texts import language
+from voicevault_retrievers.text.analyzed_texts import languages_of
 
 THERE = """
 SELECT to_regclass({collections_name}) IS NOT NULL, to_regclass({near_regclass}) IS NOT NULL,
@@ -99,7 +97,7 @@ def _row(record: Record, half: bool, known: dict[str, bytes], encoded: dict[str,
         copies.jsonb(metadata_json(chunk.metadata)),
         record.digest.encode(),
         copies.integer(record.length),
-        copies.long(reduce(or_, map(language, record.terms), 0)),
+        copies.long(languages_of(record.terms)),
     ]
     if record.vector is not None:
         fields.append(copies.vector(record.vector, half=half))

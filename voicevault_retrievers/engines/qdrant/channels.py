@@ -11,16 +11,16 @@ from voicevault_retrievers._support.checks import flag, whole
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, Predicate, both, compile_filter
 from voicevault_retrievers.core.leaf import Match
-from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import Failure, Query, Variant, Vector
+from voicevault_retrievers.core.protocols import Found
+from voicevault_retrievers.core.types import Failure, Query, Vector
 from voicevault_retrievers.engines.channels import (
     Asked,
     AskedWording,
     EngineBM25,
     EngineDense,
-    FusedLeaf,
     SearchedEngine,
 )
+from voicevault_retrievers.engines.fused import FusedLeaf
 from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, score, weigh
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.statistics import Sums
@@ -101,6 +101,8 @@ class QdrantDense(EngineDense):
     engine's own setting.
     """
 
+    engine: QdrantSearch
+
     def __init__(
         self,
         engine: QdrantSearch,
@@ -111,19 +113,19 @@ class QdrantDense(EngineDense):
     ) -> None:
         way = engine.way if exact is None else replace(engine.way, exact=exact)
         self.way = way.funnelled(funnel)
-        super().__init__(_Searching(engine, self.way), **options)
-        self._made = engine
+        super().__init__(engine, **options)
 
     @property
-    def of(self) -> QdrantSearch:
-        return self._made
+    def has_options(self) -> bool:
+        return super().has_options or self.way != self.engine.way
 
-    @property
-    def plain(self) -> bool:
-        return super().plain and self.way == self._made.way
+    def _near(self, vector: Vector, query: Query, k: int) -> Steps[Sequence[Found]]:
+        if not (yield from self.engine.exists()):
+            return ()
+        return (yield from self.engine.near(vector, k, both(query.require, query.where), self.way))
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
-        if self.way.prefix in (None, self._made.prefix):
+        if self.way.prefix in (None, self.engine.prefix):
             return ()
         said = f"the collection has no vectors of {self.way.prefix} dimensions: all were compared"
         return (Failure(self.name, "funnel", said, degrades=False),)
@@ -146,44 +148,13 @@ class QdrantFused(FusedLeaf[QdrantSearch]):
     def __init__(self, engine: QdrantSearch, k: float, depth: int, *, name: str = "fused", **options: Any) -> None:
         super().__init__(engine, name, k, depth, EngineBM25(engine, **options), QdrantDense(engine))
 
-    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
-        vectors = yield from self.dense.embedded(query, (wording,))
-        if vectors is None:
-            return []
-        asked = AskedWording(self.bm25, query, wording)
-        hits = yield from self.engine.fusing(asked, vectors[0], ByRanks(self.k, max(self.depth, k)), k, query)
+    def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:
+        hits = yield from self.engine.fusing(asked, vector, ByRanks(self.k, max(self.depth, k)), k, query)
         said = (f"RRF in Qdrant, k {self.k}",)
         return [Match(hit.chunk, hit.score, asked.words(hit.forms), said) for hit in hits]
 
     def __repr__(self) -> str:
         return f"{self.engine!r}.fused(k={self.k}, depth={self.depth})"
-
-
-class _Searching:
-    """An engine whose vectors are searched in a given way."""
-
-    def __init__(self, engine: QdrantSearch, way: Way) -> None:
-        self._engine = engine
-        self._way = way
-        self.name = engine.name
-        self.run, self.arun = engine.run, engine.arun
-        self.exists, self.embedding = engine.exists, engine.embedding
-        self.similarities, self.vectors = engine.similarities, engine.vectors
-        self.keywords, self.keyword_scores = engine.keywords, engine.keyword_scores
-        self.keyword_parts = engine.keyword_parts
-        self.keyword_coverage = engine.keyword_coverage
-
-    @property
-    def embedder(self) -> Embedder | None:
-        return self._engine.embedder
-
-    def nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
-        if not (yield from self._engine.exists()):
-            return ()
-        return (yield from self._engine.near(vector, k, both(require, where), self._way))
-
-    def __repr__(self) -> str:
-        return repr(self._engine)
 
 
 ROUNDING = 1e-4

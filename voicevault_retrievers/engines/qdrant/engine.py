@@ -14,7 +14,7 @@ import numpy as np
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import Chunk, Query, Vector
+from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.filters import nothing_passes
@@ -34,7 +34,6 @@ from voicevault_retrievers.engines.qdrant.points import BOUNDS, COUNTED, FULL, W
 from voicevault_retrievers.engines.qdrant.statistics import Sums
 from voicevault_retrievers.engines.qdrant.writing import WritableCollection
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
-from voicevault_retrievers.lexical.index import TermScore
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 
 SAME = 1e-6
@@ -53,6 +52,8 @@ class QdrantEngine(WritableCollection):
     `quantization` is "scalar" or "binary", with rescoring. These options are fixed when the collection is made. `exact`
     searches vectors without Qdrant's HNSW graph.
     """
+
+    unexplained = "Qdrant"
 
     # Searching.
 
@@ -98,30 +99,26 @@ class QdrantEngine(WritableCollection):
     def _tags(self, require: Filter | None) -> Steps[str]:
         return (yield from self._counted_sums(require)).languages
 
-    def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        return (yield from self._exact_keywords(asked, (yield from self._counted_sums(asked.counting)), k))
-
-    def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        return (yield from self._exact_scores(asked, (yield from self._counted_sums(asked.counting)), ids))
-
     def keywords(self, asked: Asked, k: int) -> Steps[Sequence[KeywordHit]]:
         if k == 0 or not (yield from self._ready()):
             return ()
-        if self._by_engine(asked) is not None:
+        if self._by_engine(asked):
             return (yield from self._engine_keywords(asked, k))
-        return (yield from self._exact_keywords(*(yield from self._counting(asked)), k))
+        words, sums = yield from self._counting(asked)
+        return (yield from self._keywords(words, k, sums))
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         if not ids or not (yield from self._ready()):
             return {}
-        if self._by_engine(asked) is not None:
+        if self._by_engine(asked):
             return (yield from self._engine_scores(asked, ids))
-        return (yield from self._exact_scores(*(yield from self._counting(asked)), ids))
+        words, sums = yield from self._counting(asked)
+        return (yield from self._keyword_scores(words, ids, sums))
 
     def keyword_coverage(self, asked: Asked) -> Steps[float | None]:
         if not (yield from self._ready()):
             return None
-        if self._by_engine(asked) is None:
+        if not self._by_engine(asked):
             words, sums = yield from self._counting(asked)
             return coverage(words, (yield from self._counted(words, sums)))
 
@@ -134,8 +131,8 @@ class QdrantEngine(WritableCollection):
 
     # By Qdrant's own statistics.
 
-    def _by_engine(self, asked: Asked) -> Keywords | None:
-        """The keyword query in the languages known so far, where Qdrant's own statistics serve; else None.
+    def _by_engine(self, asked: Asked) -> bool:
+        """Whether Qdrant's own statistics serve the query.
 
         Raises ConfigError where statistics="engine" asks for another formula than that of the weights.
         """
@@ -146,7 +143,7 @@ class QdrantEngine(WritableCollection):
                 f'statistics="engine": Qdrant scores by {points.FORMULA!r} alone, not {words.formula!r}: search with '
                 '"exact"'
             )
-        return words if words.by_engine and fits and all(count > 0 for count in words.terms.values()) else None
+        return words.by_engine and fits and all(count > 0 for count in words.terms.values())
 
     def _engine_search(self, asked: Asked, made: Callable[[Keywords], Sequence[Any]]) -> Steps[tuple[Keywords, Any]]:
         """The query, and what the searches that `made` makes of it find, in one request.
@@ -215,7 +212,9 @@ class QdrantEngine(WritableCollection):
             return self._vocabulary
         return (yield from self._sums(scope))
 
-    def _scoring(self, asked: Keywords, sums: Sums) -> Steps[Scoring]:
+    def _scoring(self, asked: Keywords, sums: Sums | None) -> Steps[Scoring]:
+        if sums is None:
+            sums = yield from self._counted_sums(asked.counting)
         return Scoring.of(asked, sums, (yield from self._counted(asked, sums)))
 
     def _counted(self, asked: Keywords, sums: Sums) -> Steps[CollectionCounts]:
@@ -238,7 +237,7 @@ class QdrantEngine(WritableCollection):
         histogram = Counter((sums.frequencies or {}).values())
         return CollectionCounts(sums.total, sums.length, sums.frequencies or {}, histogram.items)
 
-    def _exact_keywords(self, asked: Keywords, sums: Sums, k: int) -> Steps[Sequence[KeywordHit]]:
+    def _keywords(self, asked: Keywords, k: int, sums: Sums | None = None) -> Steps[Sequence[KeywordHit]]:
         if k == 0 or nothing_passes(asked.passing):
             return []
         scoring = yield from self._scoring(asked, sums)
@@ -254,7 +253,9 @@ class QdrantEngine(WritableCollection):
                 return top
             ask *= 2
 
-    def _exact_scores(self, asked: Keywords, sums: Sums, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
+    def _keyword_scores(
+        self, asked: Keywords, ids: Sequence[str], sums: Sums | None = None
+    ) -> Steps[Mapping[str, float]]:
         named = {points.point_id(one): one for one in ids}
         scoring = yield from self._scoring(asked, sums)
         found = yield from self._retrieve([STATE_ID, *named], [*COUNTED, statistics.RECIPE])
@@ -268,14 +269,6 @@ class QdrantEngine(WritableCollection):
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         return (yield from self._counted(asked, (yield from self._counted_sums(asked.counting))))
-
-    def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
-        if asked.statistics == "engine":
-            raise ConfigError(
-                'statistics="engine": Qdrant does not tell the parts of a score: explain it by a channel with '
-                'statistics="exact", whose parts are those of the exact score'
-            )
-        return (yield from super()._parts(asked, chunk))
 
     def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
         """The best hits by keywords and vectors, fused in Qdrant; see `QdrantFused`."""
@@ -291,7 +284,7 @@ class QdrantEngine(WritableCollection):
             return []
         clause, params = self._clause(wanted), self._params(self.way)
         limit = k if requests.told_exactly(wanted) else 2 * fusion.depth
-        if self._by_engine(asked) is not None:
+        if self._by_engine(asked):
 
             def made(words: Keywords) -> list[Any]:
                 return [requests.fused((WEIGHTS, engine_query(words)), vector, fusion, limit, clause, params)]

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.lexical.formulas import Lucene
 from voicevault_retrievers.store import files
+from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 Payload: TypeAlias = Mapping[str, Any]
 
@@ -134,12 +135,7 @@ def weighing(sums: Sums, state: State) -> dict[str, Any]:
 def parts_of(terms: Iterable[str], length: int) -> list[str]:
     """What a chunk lists under `SUMS`."""
     bits = (f"{_BIT}{bit}" for bit in range(length.bit_length()) if length >> bit & 1)
-    return [_COUNT, *bits, *language_keys(tags_of(terms))]
-
-
-def tags_of(terms: Iterable[str]) -> str:
-    """The control characters that terms begin with, which mark languages."""
-    return "".join(sorted({term[0] for term in terms if "\x01" <= term[:1] < " "}))
+    return [_COUNT, *bits, *language_keys(tags_of(languages_of(terms)))]
 
 
 def language_keys(tags: str) -> list[str]:

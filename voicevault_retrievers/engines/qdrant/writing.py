@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from voicevault_retrievers.core.execution.steps import Steps
@@ -12,6 +13,7 @@ from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.collection import PAGE, STATE_ID, Collection
 from voicevault_retrievers.engines.qdrant.points import PARENT, VERSION
 from voicevault_retrievers.engines.qdrant.statistics import State
+from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 SETTLED = 1000
 """Weights are made anew whenever a collection has doubled, until this many chunks tell the mean length well."""
@@ -27,7 +29,8 @@ class WritableCollection(Collection):
         if not state.mean:
             yield from self._begin(records)
             state, gone = yield from self._held(ids)
-        tags = set(statistics.tags_of(term for record in records for term in record.terms)) - set(state.languages)
+        tags = set(tags_of(languages_of(chain.from_iterable(record.terms for record in records))))
+        tags -= set(state.languages)
         told = requests.payload(STATE_ID, dict.fromkeys(statistics.language_keys("".join(tags)), True))
         rows = [requests.chunk_point(record, state.mean, self._made("prefix")) for record in records]
         rows += [requests.parent_point(parent) for parent in parents]

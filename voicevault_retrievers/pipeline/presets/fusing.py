@@ -34,9 +34,9 @@ def fused(
     if any(isinstance(one, NotOpenChannel) for one in channels.values()):
         return fuse(channels, method=RRF(method.k), depth=depths)  # never searched
     bm25, dense = channels["bm25"], channels["dense"]
-    if not isinstance(bm25, EngineBM25) or not isinstance(dense, EngineDense) or dense.of is not bm25.engine:
+    if not isinstance(bm25, EngineBM25) or not isinstance(dense, EngineDense) or dense.engine is not bm25.engine:
         raise ConfigError("the fusion 'engine' is for one collection of an engine: other channels are fused by 'rrf'")
     engine = cast(Engine, bm25.engine)
-    if not dense.plain or len(set(depths.values())) > 1:
+    if dense.has_options or len(set(depths.values())) > 1:
         raise ConfigError("the fusion 'engine' takes one depth, and no options of dense: fuse by 'rrf'")
     return engine.fused(k=method.k, depth=depths["bm25"], **bm25.options)

@@ -6,10 +6,11 @@ import asyncio
 import hashlib
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.execution import run
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import ChannelKind, Chunk, Hit, KnownScores, Query, Ranking, Variant
@@ -231,6 +233,21 @@ class KnowingChannel(ListChannel):
 
     def _scores(self, ids: Iterable[str]) -> Mapping[str, float] | None:
         return None if self.known is None else {key: self.known[key] for key in ids if key in self.known}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread is about to do; the limit is for a test that fails."""
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came to hold")
+
+
+def late_when(began: threading.Event, patch: pytest.MonkeyPatch) -> None:
+    """Deadlines pass when an event is set and never before, however slow the machine is."""
+    now = time.monotonic()
+    patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now + 3600 * began.is_set()))
 
 
 class HeldChannel(ListChannel):

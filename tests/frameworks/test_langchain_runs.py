@@ -18,7 +18,7 @@ from langchain_core.tracers.base import BaseTracer
 from langchain_core.tracers.schemas import Run
 
 from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, by_length, documents
-from tests.helpers import CarelessPlan, FailingChannel, HashEmbedder, ListChannel
+from tests.helpers import CarelessPlan, FailingChannel, HashEmbedder, ListChannel, late_when
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
@@ -285,14 +285,18 @@ class Hanging(LeafChannel):
         return [[] for _ in wordings]
 
     async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        self.began.set()
         await asyncio.Event().wait()
         return []
 
 
 @pytest.mark.parametrize("awaited", [False, True])
 @both
-async def test_a_late_channels_run_ends_at_its_deadline(is_async: bool, awaited: bool) -> None:
+async def test_a_late_channels_run_ends_at_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool, awaited: bool
+) -> None:
     hanging = Hanging(awaited=awaited)
+    late_when(hanging.began, monkeypatch)
     retriever = HybridRetriever(channels={"bm25": bm25(), "hanging": hanging})
     found = named(await traced(retriever, is_async))
     late, fusion = found["channel hanging"], found["fusion fused"]
@@ -303,10 +307,14 @@ async def test_a_late_channels_run_ends_at_its_deadline(is_async: bool, awaited:
 
 
 @both
-async def test_a_channel_that_is_not_asked_has_a_run_that_says_why(is_async: bool) -> None:
+async def test_a_channel_that_is_not_asked_has_a_run_that_says_why(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
     hanging = Hanging(awaited=False)
     retriever = HybridRetriever(channels={"bm25": bm25(), "hanging": hanging})
+    late_when(hanging.began, monkeypatch)
     for _ in range(4):
+        hanging.began.clear()
         await run(retriever, {}, is_async)
     refused = named(await traced(retriever, is_async))["channel hanging"]
     hanging.release.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import Counter
@@ -21,12 +22,12 @@ from llama_index_instrumentation.span import SimpleSpan
 from llama_index_instrumentation.span_handlers import SimpleSpanHandler
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, recorded, scored
-from tests.helpers import TRACED_PARTS, Careless, CarelessPlan, FailingChannel
+from tests.helpers import TRACED_PARTS, Careless, CarelessPlan, FailingChannel, HeldChannel, late_when, until
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.plan import Span
-from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.stages import skippable
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Variant
+from voicevault_retrievers.core.tracing import Work
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.errors import MissingExtraError, RerankerNotAvailableError, SearchNotAvailableError
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
@@ -37,7 +38,12 @@ from voicevault_retrievers.llama_index import (
     provenance,
 )
 from voicevault_retrievers.llama_index import events as told
-from voicevault_retrievers.llama_index.events import SearchDegradedEvent, SearchStepEndEvent, SearchStepStartEvent
+from voicevault_retrievers.llama_index.events import (
+    SearchDegradedEvent,
+    SearchStepEndEvent,
+    SearchStepStartEvent,
+    SpanRecorder,
+)
 from voicevault_retrievers.pipeline.options import Fusion
 from voicevault_retrievers.rerank import CallableScorer
 
@@ -313,24 +319,32 @@ async def test_a_steps_events_are_in_its_span_which_lasts_as_long(
         assert span.start_time <= start.timestamp <= end.timestamp <= span.end_time
 
 
+@pytest.mark.parametrize("begun", ["before its deadline", "after its deadline"])
 @both
-async def test_a_late_step_is_dropped_at_its_deadline(events: Events, spans: SimpleSpanHandler, is_async: bool) -> None:
-    release = threading.Event()
+async def test_a_late_step_is_dropped_with_its_error(
+    events: Events, spans: SimpleSpanHandler, monkeypatch: pytest.MonkeyPatch, begun: str, is_async: bool
+) -> None:
+    hanging, opened, over = HeldChannel(name="hanging", timeout=0.05), SpanRecorder.opened, threading.Event()
 
-    class Hanging(LeafChannel):
-        def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-            release.wait(10)
-            return [[] for _ in wordings]
+    def held(recorder: SpanRecorder, work: Work, run: Any) -> None:
+        """The thread of the hanging call is held up between the start of its span and the note that it has started."""
+        if work.name == "hanging" and begun == "after its deadline":
+            hanging.began.set()
+            over.wait(10)
+        opened(recorder, work, run)
 
-    channels = {"bm25": BM25Retriever.from_nodes(nodes()), "hanging": Hanging("hanging", "semantic", timeout=0.05)}
+    late_when(hanging.began, monkeypatch)
+    monkeypatch.setattr(SpanRecorder, "opened", held)
     try:
-        await run(HybridRetriever(channels=channels), is_async)
+        await run(HybridRetriever(channels={"bm25": BM25Retriever.from_nodes(nodes()), "hanging": hanging}), is_async)
     finally:
-        release.set()
+        over.set()
+        hanging.go.set()
+    await asyncio.to_thread(until, lambda: len(events(SearchStepEndEvent)) == len(events(SearchStepStartEvent)))
     (late,) = (end for _, end in pairs(events) if end.name == "hanging")
     assert late.error == "SearchTimeoutError: hanging did not answer within its 0.05 s"
+    await asyncio.to_thread(until, lambda: not spans.open_spans)
     assert [span.id_ for span in spans.dropped_spans] == [late.span_id]
-    assert spans.open_spans == {}
 
 
 @both

@@ -46,6 +46,7 @@ class Recorder(ABC):
 
     def __init__(self) -> None:
         self._open: dict[Work, Any] = {}
+        self._late: dict[Work, Exception] = {}
         self._is_over = False
 
     @abstractmethod
@@ -69,21 +70,29 @@ class Recorder(ABC):
         self.end(run, work, outcome)
 
     def opened(self, work: Work, run: Any) -> None:
-        """Keep a run until it is closed; where the search is over already, the run ends now."""
+        """Keep a run until it is closed; where the call is late or the search over already, the run ends now."""
         self._open[work] = run
-        if self._is_over:
-            self.shut()
+        if self._is_over or work in self._late:
+            self._drop(work)
 
     def closed(self, work: Work) -> Any:
         """The run of a call, which is to be ended now; None where it has been ended, or never begun."""
         return self._open.pop(work, None)
 
+    def late(self, work: Work, error: Exception) -> Any:
+        """`closed` for a call that has passed its deadline; where its run has yet to begin, it ends with this error."""
+        self._late[work] = error
+        return self.closed(work)
+
     def shut(self) -> None:
         """End the runs of the calls that the search did not wait for, and those that begin from now on."""
         self._is_over = True
         for work in tuple(self._open):
-            if (run := self.closed(work)) is not None:
-                self.end(run, work, SearchNotAvailableError("the search that asked is over"))
+            self._drop(work)
+
+    def _drop(self, work: Work) -> None:
+        if (run := self.closed(work)) is not None:
+            self.end(run, work, self._late.get(work) or SearchNotAvailableError("the search that asked is over"))
 
 
 class Aborted(BaseException):

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import until
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.event_loop import call_or_await
 from voicevault_retrievers.core.execution.plan import MAX_ABANDONED, Call, CircuitBreaker, Plan, Span
@@ -385,15 +386,6 @@ def test_a_hung_call_does_not_keep_the_process_alive() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "SearchTimeoutError"
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do; the limit is for a test that fails."""
-    for _ in range(1000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came to hold")
 
 
 def test_an_idle_worker_keeps_nothing_of_its_last_call() -> None:

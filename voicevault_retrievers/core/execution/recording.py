@@ -38,8 +38,8 @@ def abandoned(late: Iterable[tuple[Work, Exception]]) -> None:
     """End the runs of calls that have passed their deadlines."""
     for work, error in late:
         recorder = _recorder(work)
-        if recorder is not None and (run := recorder.closed(work)) is not None:
-            given = run, work, _said(error)
+        if recorder is not None and (run := recorder.late(work, said := _said(error))) is not None:
+            given = run, work, said
             _tell(partial(recorder.end, *given), partial(recorder.aend, *given))
 
 
@@ -47,8 +47,8 @@ async def aabandoned(late: Iterable[tuple[Work, Exception]]) -> None:
     """`abandoned` on the event loop."""
     for work, error in late:
         recorder = _recorder(work)
-        if recorder is not None and (run := recorder.closed(work)) is not None:
-            await _atell(recorder.aend(run, work, _said(error)))
+        if recorder is not None and (run := recorder.late(work, said := _said(error))) is not None:
+            await _atell(recorder.aend(run, work, said))
 
 
 def _recorder(work: Work) -> Recorder | None:

@@ -35,7 +35,7 @@ MAX_RESCANNED = 50_000_000
 MAX_SEPARATORS = 2_000_000
 """The most spaces, quotes and slashes in opening tags: an attribute has at least one, and takes 1 KB of memory."""
 
-MAX_CLIMBED = 50_000_000
+MAX_CLIMBED = 20_000_000
 """The most steps from texts to the root: Beautiful Soup takes as many for a text behind another node."""
 
 _ENDS = (("<", ">"), ("<!--", "-->"), ("<![", "]>"))

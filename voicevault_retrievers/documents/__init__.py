@@ -4,18 +4,21 @@
 describes how it reads them.
 """
 
+from voicevault_retrievers.documents._discover import CHOSEN, Skipped, discover
 from voicevault_retrievers.documents._families import CHILD_CHARS, PARENT_CHARS, Split, split_families
-from voicevault_retrievers.documents._ingest import File, Ingest, Skipped, discover, files, read, recipe
+from voicevault_retrievers.documents._ingest import File, Ingest, Note, files, read, recipe
 from voicevault_retrievers.documents._load import load
 from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.documents._split import split
 
 __all__ = [
     "CHILD_CHARS",
+    "CHOSEN",
     "PARENT_CHARS",
     "Document",
     "File",
     "Ingest",
+    "Note",
     "Part",
     "Skipped",
     "Split",

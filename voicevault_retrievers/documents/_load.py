@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from voicevault_retrievers.documents._code import OTHER, PYTHON, load_code
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
+from voicevault_retrievers.documents._json import LINES, load_json
+from voicevault_retrievers.documents._mail import load_eml
 from voicevault_retrievers.documents._markdown import load_markdown, load_text
 from voicevault_retrievers.documents._model import Document, Part, with_headings
 from voicevault_retrievers.documents._pdf import load_pdf
+from voicevault_retrievers.documents._slides import load_pptx
+from voicevault_retrievers.documents._tables import load_csv, load_xlsx
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
 MAX_FILE_BYTES = 512 << 20
@@ -20,16 +26,23 @@ MAX_LINE = 16 << 20
 LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
     ".docx": load_docx,
+    ".pptx": load_pptx,
+    ".eml": load_eml,
+    **dict.fromkeys((".xlsx", ".xlsm"), load_xlsx),
+    **dict.fromkeys((".csv", ".tsv"), load_csv),
+    **dict.fromkeys((".json", *LINES), load_json),
+    **dict.fromkeys((*PYTHON, *OTHER), load_code),
     **dict.fromkeys((".md", ".markdown"), load_markdown),
     **dict.fromkeys((".html", ".htm", ".xhtml"), load_html),
-    **dict.fromkeys((".txt", ".text", ".log", ".rst", ".csv"), load_text),
+    **dict.fromkeys((".txt", ".text", ".log", ".rst"), load_text),
 }
 
 
-def load(path: str | Path, *, root: str | Path | None = None) -> Document:
+def load(path: str | Path, *, root: str | Path | None = None, text_field: str | None = None) -> Document:
     """Read a file by its suffix. `source_file` is its path below `root`, else its name. Parts without text are dropped.
 
-    A part that is only a heading is joined to the next one.
+    A part that is only a heading is joined to the next one. `text_field` is the field or column that is the text of a
+    record in JSON and tables; without it, all fields are.
 
     Raises DocumentError, with a remedy, for a file that cannot be read or has no text, MissingExtraError where its
     library is not installed, and ConfigError where the file is not below `root`.
@@ -37,8 +50,9 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
     path = Path(path)
     source_file = name_below(path, path.parent if root is None else Path(root))
     try:
-        loader = _check(path)
-        parts = with_headings(part for part in loader(path) if part.text.strip())
+        loader = _check(path, source_file, text_field)
+        found = loader(path)
+        parts = with_headings(part for part in found if part.text.strip())
     except RetrievalError:
         raise
     except OSError as error:
@@ -48,7 +62,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
     _check_lines(parts, path.name)
-    return Document(source_file, parts)
+    return Document(source_file, parts, tuple(dict.fromkeys(note for part in found for note in part.notes)))
 
 
 def name_below(path: Path, root: Path) -> str:
@@ -60,7 +74,7 @@ def name_below(path: Path, root: Path) -> str:
     return relative.as_posix().encode("utf-8", "replace").decode()
 
 
-def _check(path: Path) -> Callable[[Path], list[Part]]:
+def _check(path: Path, source_file: str, text_field: str | None) -> Callable[[Path], list[Part]]:
     size = path.stat().st_size
     if not path.is_file():
         raise DocumentError(f"{path.name} is not a file: give a file, or read the folder")
@@ -71,7 +85,12 @@ def _check(path: Path) -> Callable[[Path], list[Part]]:
     if size > MAX_FILE_BYTES:
         limit = f"{size >> 20} MiB, more than {MAX_FILE_BYTES >> 20}"
         raise DocumentError(f"{path.name} is too large ({limit}): divide it into smaller files")
-    return LOADERS[path.suffix.lower()]
+    loader = LOADERS[path.suffix.lower()]
+    if loader is load_code:
+        return partial(load_code, source_file=source_file)
+    if text_field is not None and loader in (load_csv, load_json, load_xlsx):
+        return partial(loader, text_field=text_field)
+    return loader
 
 
 def _check_lines(parts: Iterable[Part], name: str) -> None:

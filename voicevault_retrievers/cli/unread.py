@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from pathlib import PurePosixPath
 
 from voicevault_retrievers.documents import CHOSEN, Note, Skipped
 
@@ -21,7 +22,8 @@ def unread_lines(
     told = [one for one in skipped if not (quiet and one.why in CHOSEN)]
     for one in told:
         if verbose or one.why == "failed":
-            yield ("skipped" if one.why == "failed" else "not read"), f"{one.source_file}: {one.reason}"
+            reason = one.reason.removeprefix(f"{PurePosixPath(one.source_file).name} ")
+            yield ("skipped" if one.why == "failed" else "not read"), f"{one.source_file}: {reason}"
     if verbose:
         return
     others = sorted((one for one in told if one.why != "failed"), key=_kind)
@@ -41,13 +43,13 @@ def note_lines(notes: Iterable[Note], *, verbose: bool = False) -> Iterator[str]
 
 def _kind(skipped: Skipped) -> tuple[str, str]:
     """What files have in common that are told in one line."""
-    return skipped.why, "another name of a file that is read" if skipped.why == "second name" else skipped.reason
+    return skipped.why, "second name of a file" if skipped.why == "second name" else skipped.reason
 
 
 def _named(skipped: Skipped) -> str:
     if skipped.why != "second name":
         return skipped.source_file
-    return f"{skipped.source_file}: {skipped.reason.removesuffix(', which is read')}"
+    return f"{skipped.source_file}: {skipped.reason.removeprefix('second name of ')}"
 
 
 def _few(names: Sequence[str], most: int = NAMES) -> str:

@@ -88,7 +88,7 @@ def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Co
             files.append((root, file))
         else:
             other = name_below(Path(own), root) if Path(own).is_relative_to(os.path.abspath(root)) else own
-            skipped.append(Skipped(name_below(file, root), f"another name of {other}, which is read", "second name"))
+            skipped.append(Skipped(name_below(file, root), f"second name of {other}", "second name"))
     return Found(files, sorted(skipped, key=lambda one: one.source_file))
 
 
@@ -164,7 +164,7 @@ def _left_out(
     folder = entry.is_dir(follow_symlinks=False)
     slash = "/" if folder else ""
     if entry.name.startswith("."):
-        return Skipped(name + slash, "hidden: its name begins with a dot", "hidden")
+        return Skipped(name + slash, "hidden", "hidden")
     if _is_ignored(os.path.abspath(path).replace(os.sep, "/") + slash, ignored):
         return Skipped(name + slash, "ignored by .gitignore", "ignored")
     if (reason := rules.excludes(name + slash)) is not None:
@@ -180,17 +180,17 @@ def _unreadable(entry: os.DirEntry[str], root: Path, name: str) -> Skipped | Non
         mode = os.stat(path).st_mode
     except OSError as error:
         if entry.is_symlink():
-            return Skipped(name, "a link to nothing: remove it, or restore what it names", "link")
+            return Skipped(name, "link to nothing", "link")
         return Skipped(name, f"{path} cannot be read: {error.strerror}")
     if entry.is_symlink() and stat.S_ISDIR(mode):
-        return Skipped(name, "a link to a folder: give the folder itself to read it", "link")
+        return Skipped(name, "link to a folder: give the folder itself", "link")
     # realpath, since Path.resolve raises for a link to itself
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        return Skipped(name, "a link to a file elsewhere: give that file itself to read it", "link")
+        return Skipped(name, "link to a file elsewhere: give that file itself", "link")
     if not stat.S_ISREG(mode):
         return Skipped(name, "not a file: a pipe, socket or device")
     suffix = path.suffix.lower()
-    return None if suffix in LOADERS else Skipped(name, f"unknown type {suffix or 'without a suffix'}", "unknown type")
+    return None if suffix in LOADERS else Skipped(name, f"unknown type {suffix or '(no suffix)'}", "unknown type")
 
 
 def _ignored_above(root: Path) -> list[tuple[str, GitIgnoreSpec]]:

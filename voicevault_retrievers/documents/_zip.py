@@ -21,7 +21,7 @@ def check_size(path: Path, kind: str, old: str) -> None:
             members = archive.infolist()
     except BadZipFile as error:
         raise DocumentError(
-            f"{path.name} is not a {kind} ({error}): it may have a password or be an old {old}; save it anew as {kind}"
+            f"{path.name} is no {kind} file ({error}): it may have a password or be an old {old}; save it as {kind}"
         ) from error
     size = sum(member.file_size for member in members)
     # Each member is checked, as incompressible data beside a bomb would lower the ratio of the whole.

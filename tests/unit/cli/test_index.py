@@ -234,11 +234,11 @@ def test_what_is_not_read_is_told_by_type_and_reason(run: Run, docs: Path) -> No
     assert (
         said[-9:]
         == [
-            "skipped zero.txt: zero.txt is empty (0 bytes): get a whole copy of it",
+            "skipped zero.txt: is empty (0 bytes): get a whole copy of it",
             "not read 1: --exclude names it",
-            "not read 1: hidden: its name begins with a dot",
+            "not read 1: hidden",
             "not read 1: ignored by .gitignore",
-            "not read 1: another name of a file that is read (again.txt: another name of a.txt)",
+            "not read 1: second name of a file (again.txt: a.txt)",
             "not read 5: unknown type .png (0.png, 1.png, 2.png and 2 more; --verbose names all)",
             "note read as cp1252: 1 file (köln.txt)",
             "kb: 4 files read, 0 unchanged; 5 chunks added, 0 replaced, 0 removed; 5 in all; 10 not read",

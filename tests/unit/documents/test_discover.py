@@ -56,9 +56,9 @@ def test_every_file_is_found_or_told_with_a_reason(tmp_path: Path) -> None:
         "zz.txt": "second name",
     }
     reasons = {one.source_file: one.reason for one in skipped}
-    assert reasons["zz.txt"] == "another name of a.txt, which is read"
+    assert reasons["zz.txt"] == "second name of a.txt"
     assert reasons["c.png"] == "unknown type .png"
-    assert reasons["LICENSE"] == "unknown type without a suffix"
+    assert reasons["LICENSE"] == "unknown type (no suffix)"
     assert read([root]).skipped == tuple(skipped)
 
 

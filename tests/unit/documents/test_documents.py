@@ -245,7 +245,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "nul.txt": (lambda p: written(p, "ab".encode("utf-16-le")), "nul.txt holds NUL"),
     "odd.html": (lambda p: written(p, "<meta charset=klingon>x"), "odd.html declares the unknown encoding 'klingon'"),
     "rejected.html": (lambda p: written(p, "<![foo[ x"), "rejected.html is damaged"),
-    "old.docx": (lambda p: written(p, b"\xd0\xcf\x11\xe0"), "old.docx is not a DOCX"),
+    "old.docx": (lambda p: written(p, b"\xd0\xcf\x11\xe0"), "old.docx is no DOCX file"),
     "other.docx": (lambda p: zip_of(p, 10), "other.docx is damaged"),
     "ratio.docx": (lambda p: zip_of(p, (64 << 20) + 1), "ratio.docx declares 64 MiB unpacked.*zip bomb"),
     "bomb.docx": (lambda p: zip_of(p, 10, 513 << 20), "bomb.docx declares 513 MiB unpacked.*zip bomb"),

@@ -348,10 +348,10 @@ import importlib.util, itertools, os
 spec = importlib.util.spec_from_file_location("child", {child!r})
 child = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(child)
-def parts_of(path):
+def read_file(path, *options):
     open("pid", "w").write(str(os.getpid()) + "\\n")
     any(itertools.repeat(False))  # native code that never returns
-child._loaders = lambda: parts_of
+child._loaders = lambda: read_file
 child.main()
 """
 

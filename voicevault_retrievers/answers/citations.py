@@ -15,7 +15,7 @@ from numbers import Integral
 
 from voicevault_retrievers._support.characters import without_controls
 from voicevault_retrievers.answers.cited_places import DASH, WIDEST, CitedPlace, is_file, place_of, plain, without_lead
-from voicevault_retrievers.core.pages import shown_file, shown_page
+from voicevault_retrievers.core.pages import shown_file, shown_page, shown_section
 from voicevault_retrievers.core.types import Citation, Context, Hit
 
 LAST = 999_999
@@ -126,7 +126,7 @@ def citation_of(
         kb=hit.chunk.kb,
         source_file=shown_file(metadata, source_key, paths=paths),
         page_number=shown_page(metadata, page_key, source_key),
-        section=None if metadata.get("section") in (None, "") else str(metadata["section"]),
+        section=shown_section(metadata),
         start=start,
         end=end,
         score=hit.score,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from voicevault_retrievers.cli import options
 from voicevault_retrievers.cli.live import following, interruptible
 from voicevault_retrievers.cli.metered import metered
 from voicevault_retrievers.cli.progress import shown
+from voicevault_retrievers.cli.unread import note_lines, unread_lines
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.documents import CHILD_CHARS, LIMITS, PARENT_CHARS, discover
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
@@ -52,6 +54,11 @@ from voicevault_retrievers.text.analyzer import AUTO
 @click.option(
     "--headers/--no-headers", default=True, help="Index title and headings before each chunk.  [default: yes]"
 )
+@click.option("--text-field", metavar="NAME", help="The field or column that is the text of JSON and table records.")
+@click.option(
+    "--include", multiple=True, metavar="PATTERN", help="Read only these files, as '*.pdf'; may be given several times."
+)
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave these files and folders out, as 'drafts/'.")
 @click.option("--prune", is_flag=True, help="Remove files that are on disk no more.")
 @click.option(
     "--max-seconds",
@@ -60,7 +67,9 @@ from voicevault_retrievers.text.analyzer import AUTO
     show_default=True,
     help="How long the reading of a file may take.",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Name each file that was not read.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with each file that was not read.")
 @options.wait
 @options.root
 @options.reporting
@@ -75,19 +84,24 @@ def index(
     parents: int | None,
     children: int | None,
     headers: bool,
+    text_field: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
     prune: bool,
     max_seconds: float,
+    verbose: bool,
     quiet: bool,
+    as_json: bool,
     wait: float,
     root: Path | None,
 ) -> None:
-    """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base.
+    """Read documents, tables, e-mails, JSON, source code, and folders of them, into a knowledge base.
 
-    Files are read in a separate process that is limited in time, memory and text; one that exceeds them is skipped.
-
-    What was read before and has not changed is left as it is. When it is broken off, the same command goes on from
-    there. With --parents chunks are --children long, and each belongs to a parent, which is kept beside and not
-    searched. --language, --model and --vectors are for a new knowledge base; one that is there keeps its own.
+    Files are read in a separate process that is limited in time, memory and text; one that exceeds them is skipped. In
+    folders, hidden files and what .gitignore names are left out. What was read before and has not changed is left as it
+    is. When it is broken off, the same command goes on from there. With --parents chunks are --children long, and each
+    belongs to a parent, which is kept beside and not searched. --language, --model and --vectors are for a new
+    knowledge base; one that is there keeps its own.
     """
     if parents is None and children is not None:
         raise click.UsageError("--children are of --parents: give their length too")
@@ -98,12 +112,18 @@ def index(
         "children": children or CHILD_CHARS,
         "headers": headers,
         "limits": replace(LIMITS, seconds=max_seconds),
+        "text_field": text_field,
+        "include": include,
+        "exclude": exclude,
     }
     with interruptible():
-        base = _base(kb, root, paths, language, model, vectors, wait)
+        base = _base(kb, root, paths, language, model, vectors, wait, include=include, exclude=exclude)
         with base:
             done = _update(console, base, paths, quiet=quiet, prune="gone" if prune else None, **given)
-    _say(console, base, done, prune, quiet)
+    if as_json:
+        click.echo(json.dumps(asdict(done) | {"chunks": len(base)}))
+    else:
+        _say(console, base, done, prune, quiet=quiet, verbose=verbose)
     if not done.read and not done.unchanged and done.skipped:
         raise click.ClickException("nothing of what was given could be read")
 
@@ -116,9 +136,10 @@ def _base(
     model: str | None,
     vectors: VectorSearch | None,
     wait: float,
+    **rules: tuple[str, ...],
 ) -> KnowledgeBase:
     if vacant(locate(name, root)):
-        if not discover(paths):
+        if not discover(paths, **rules):
             raise click.ClickException("there are no files of a known type in what was given; nothing was indexed")
         language, model = language or AUTO, model or DEFAULT_MODEL
     return KnowledgeBase.open_or_create(
@@ -144,21 +165,22 @@ def _update(console: Console, base: KnowledgeBase, paths: tuple[Path, ...], *, q
         raise
 
 
-def _say(console: Console, base: KnowledgeBase, done: Update, pruned: bool, quiet: bool) -> None:
-    for skipped in done.skipped:
-        console.print(f"[yellow]skipped[/] {_safe(skipped.source_file)}: {_safe(skipped.reason)}", highlight=False)
+def _say(console: Console, base: KnowledgeBase, done: Update, pruned: bool, *, quiet: bool, verbose: bool) -> None:
+    for label, line in unread_lines(done.skipped, verbose=verbose, quiet=quiet):
+        console.print(f"[yellow]{label}[/] {_safe(line)}", highlight=False)
     for name in () if pruned else done.gone:
         console.print(
             f"[yellow]gone[/] {_safe(name)}: still in the knowledge base; --prune removes it", highlight=False
         )
-    for note in done.notes:
+    for note in (*note_lines(done.file_notes, verbose=verbose), *done.notes):
         console.print(f"[yellow]note[/] {_safe(note)}", highlight=False)
     if quiet:
         return
     changes = done.changes
+    unread = f"; {len(done.skipped)} not read" if done.skipped else ""
     console.print(
         f"{base.name}: {done.read} files read, {done.unchanged} unchanged; {changes.added} chunks added, "
-        f"{changes.replaced} replaced, {changes.removed} removed; {len(base)} in all",
+        f"{changes.replaced} replaced, {changes.removed} removed; {len(base)} in all{unread}",
         highlight=False,
     )
 

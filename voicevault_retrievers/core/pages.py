@@ -6,6 +6,9 @@ The keys are those of this package (`source_file`, `page_number`), of LangChain'
 `file_path` or `file_name` without `source`, as LlamaIndex's readers do. PyMuPDFReader of LlamaIndex writes the page
 under `source`, beside `total_pages`.
 
+Beside them stand the keys of this package for what has no pages: `section`, `sheet`, `row`, `slide`, `line_start`,
+`key_path`, `sender`, `date` (see `shown_section`).
+
 Everywhere, `page_key` and `source_key` replace these keys: a key, or a dotted path into nested metadata. A page under
 `page_key` is shown as it is.
 """
@@ -82,6 +85,24 @@ def shown_page(
     if not isinstance(page, Real) or isinstance(page, bool) or not float(page).is_integer():
         return str(page)
     return int(float(page)) + (1 - first_page(metadata) if key == "page" and page_key is None else 0)
+
+
+def shown_section(metadata: Mapping[str, Any]) -> str | None:
+    """The section of a chunk, with its rows, lines, key path, or sender and date; None when it has none of them.
+
+    The keys are those of this package: `section`; `row` and `row_end`, `line_start` and `line_end`, `key_path`,
+    `sender` and `date`.
+    """
+    section = metadata.get("section")
+    told = [] if section in (None, "") else [str(section)]
+    for word, first, last in (("row", "row", "row_end"), ("line", "line_start", "line_end")):
+        start, end = metadata.get(first), metadata.get(last)
+        if start is not None:
+            told.append(f"{word} {start}" if end in (None, start) else f"{word}s {start}-{end}")
+    told += [str(metadata["key_path"])] if metadata.get("key_path") else []
+    if metadata.get("sender"):
+        told += [f"from {metadata['sender']}", *([str(metadata["date"])] if metadata.get("date") else [])]
+    return ", ".join(told) or None
 
 
 def first_page(metadata: Mapping[str, Any]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.documents._model import BETWEEN, Document
+from voicevault_retrievers.documents._model import BETWEEN, Document, Part
 from voicevault_retrievers.documents._split import digest, named, place
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.text.sentences import pieces
@@ -22,10 +22,14 @@ CHILD_CHARS = 2000
 
 @dataclass(frozen=True)
 class Split:
-    """The result of splitting a document. `chunks` are searched; `parents` are not, and may be empty."""
+    """The result of splitting a document. `chunks` are searched; `parents` are not, and may be empty.
+
+    `notes` are the document's.
+    """
 
     chunks: tuple[Chunk, ...]
     parents: tuple[Chunk, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class _Texts:
             metadata = place(self.document, parts[0], run[0].start, text)
         else:  # filters on a single page or section must exclude it
             page, section = _only([part.page_number for part in parts]), _only([part.section for part in parts])
-            metadata = named(self.document, page, section)
+            metadata = named(self.document, page, section) | _common(parts)
         metadata |= {"pages": pages} if pages else {}
         metadata |= {"sections": sections} if sections else {}
         metadata |= {"chunk_type": "parent", "children": len(run)}
@@ -145,6 +149,18 @@ def _spans(run: Sequence[_Piece]) -> Iterator[tuple[int, int, int]]:
     for at, group in groupby(run, key=lambda piece: piece.at):
         own = list(group)
         yield at, own[0].start, own[-1].end
+
+
+def _common(parts: Sequence[Part]) -> dict[str, Any]:
+    """What the places of all parts have in common, and the range of their rows or lines."""
+    first, last = parts[0].metadata, parts[-1].metadata
+    found = {key: value for key, value in first.items() if all(part.metadata.get(key) == value for part in parts)}
+    if found.get("sheet") != first.get("sheet"):
+        return found
+    for start, end in (("row", "row_end"), ("line_start", "line_end")):
+        if start in first and start in last:
+            found |= {start: first[start], end: last.get(end, last[start])}
+    return found
 
 
 def _only(values: Sequence[Any]) -> Any:

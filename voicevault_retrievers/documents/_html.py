@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.documents._markdown import decode
+from voicevault_retrievers.documents._encoding import decode
 from voicevault_retrievers.documents._model import EXTRA, HeadingPath, Part
 from voicevault_retrievers.errors import DocumentError
 
@@ -49,17 +49,22 @@ _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
 def load_html(path: Path) -> list[Part]:
     """A part per heading, with a line per block or table row; ` | ` separates cells.
 
-    The encoding is that of a byte order mark, else the declared one, else UTF-8. Raises DocumentError for a page that
-    is too large, or that has so many unclosed tags, comments, sections or attributes, or nests so deeply, that parsing
-    would take too long.
+    The encoding is that of a byte order mark, else the declared one, else see `decode`. Raises DocumentError for a page
+    that is too large, or that has so many unclosed tags, comments, sections or attributes, or nests so deeply, that
+    parsing would take too long.
     """
     bs4 = require("bs4", extra=EXTRA)
     data = path.read_bytes()
     declared = bs4.dammit.EncodingDetector.find_declared_encoding(data, is_html=True)
-    markup = decode(data, path.name, _MEANT.get(declared, declared))
-    _check(markup, path.name)
+    markup, notes = decode(data, path.name, _MEANT.get(declared, declared))
+    return [replace(part, notes=notes) for part in parse_html(markup, path.name)]
+
+
+def parse_html(markup: str, name: str) -> list[Part]:
+    """The parts of a page of the file `name`; see `load_html`."""
+    _check(markup, name)
     # bs4 warns of input that looks like a file name, unless it is a stream, and of an XML declaration.
-    soup = _soup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), path.name)
+    soup = _soup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), name)
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)

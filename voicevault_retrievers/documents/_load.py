@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
+from voicevault_retrievers.documents._code import OTHER, PYTHON, load_code
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
+from voicevault_retrievers.documents._json import LINES, load_json
+from voicevault_retrievers.documents._mail import load_eml
 from voicevault_retrievers.documents._markdown import load_markdown, load_text
-from voicevault_retrievers.documents._model import Part, with_headings
+from voicevault_retrievers.documents._model import Document, Part, with_headings
 from voicevault_retrievers.documents._pdf import load_pdf
+from voicevault_retrievers.documents._slides import load_pptx
+from voicevault_retrievers.documents._tables import load_csv, load_xlsx
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
 MAX_FILE_BYTES = 512 << 20
@@ -20,21 +26,28 @@ MAX_LINE = 16 << 20
 LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
     ".docx": load_docx,
+    ".pptx": load_pptx,
+    ".eml": load_eml,
+    **dict.fromkeys((".xlsx", ".xlsm"), load_xlsx),
+    **dict.fromkeys((".csv", ".tsv"), load_csv),
+    **dict.fromkeys((".json", *LINES), load_json),
+    **dict.fromkeys((*PYTHON, *OTHER), load_code),
     **dict.fromkeys((".md", ".markdown"), load_markdown),
     **dict.fromkeys((".html", ".htm", ".xhtml"), load_html),
-    **dict.fromkeys((".txt", ".text", ".log", ".rst", ".csv"), load_text),
+    **dict.fromkeys((".txt", ".text", ".log", ".rst"), load_text),
 }
 
 
-def parts_of(path: Path) -> tuple[Part, ...]:
-    """The parts of a file by its suffix, those without text dropped, those that are only a heading joined to the next.
+def read_file(path: Path, source_file: str, text_field: str | None = None) -> Document:
+    """Read a file by its suffix. Parts without text are dropped; a part that is only a heading is joined to the next.
 
-    Raises DocumentError, with a remedy, for a file that cannot be read or has no text, and MissingExtraError where its
-    library is not installed.
+    For `text_field` see `load`. Raises DocumentError, with a remedy, for a file that cannot be read or has no text, and
+    MissingExtraError where its library is not installed.
     """
     try:
-        loader = _check(path)
-        parts = with_headings(part for part in loader(path) if part.text.strip())
+        loader = _check(path, source_file, text_field)
+        found = loader(path)
+        parts = with_headings(part for part in found if part.text.strip())
     except RetrievalError:
         raise
     except OSError as error:
@@ -44,7 +57,7 @@ def parts_of(path: Path) -> tuple[Part, ...]:
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
     _check_lines(parts, path.name)
-    return parts
+    return Document(source_file, parts, tuple(dict.fromkeys(note for part in found for note in part.notes)))
 
 
 def name_below(path: Path, root: Path) -> str:
@@ -56,7 +69,7 @@ def name_below(path: Path, root: Path) -> str:
     return relative.as_posix().encode("utf-8", "replace").decode()
 
 
-def _check(path: Path) -> Callable[[Path], list[Part]]:
+def _check(path: Path, source_file: str, text_field: str | None) -> Callable[[Path], list[Part]]:
     size = path.stat().st_size
     if not path.is_file():
         raise DocumentError(f"{path.name} is not a file: give a file, or read the folder")
@@ -67,7 +80,12 @@ def _check(path: Path) -> Callable[[Path], list[Part]]:
     if size > MAX_FILE_BYTES:
         limit = f"{size >> 20} MiB, more than {MAX_FILE_BYTES >> 20}"
         raise DocumentError(f"{path.name} is too large ({limit}): divide it into smaller files")
-    return LOADERS[path.suffix.lower()]
+    loader = LOADERS[path.suffix.lower()]
+    if loader is load_code:
+        return partial(load_code, source_file=source_file)
+    if text_field is not None and loader in (load_csv, load_json, load_xlsx):
+        return partial(loader, text_field=text_field)
+    return loader
 
 
 def _check_lines(parts: Iterable[Part], name: str) -> None:

@@ -1,13 +1,15 @@
-"""Loads Markdown by headings, keeping the markup, and plain text; decodes both."""
+"""Loads Markdown by headings, keeping the markup, and plain text."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.documents._encoding import decode
 from voicevault_retrievers.documents._model import EXTRA, HeadingPath, Part
 
 if TYPE_CHECKING:
@@ -16,34 +18,10 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 
-import codecs
-
-from voicevault_retrievers.errors import DocumentError
-
-_BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-
-
 def load_text(path: Path) -> list[Part]:
-    return [Part(decode(path.read_bytes(), path.name))]
-
-
-def decode(data: bytes, name: str, encoding: str | None = None) -> str:
-    r"""The text of a file, with `\n` as line end.
-
-    The encoding is that of a byte order mark, else `encoding`, else UTF-8; it is never guessed. Raises DocumentError,
-    naming the first wrong byte, where decoding fails.
-    """
-    encoding = next((known for bom, known in _BOMS.items() if data.startswith(bom)), encoding or "utf-8")
-    try:
-        text = data.decode(encoding)
-    except LookupError as error:
-        raise DocumentError(f"{name} declares the unknown encoding {encoding!r}: save it as UTF-8") from error
-    except UnicodeDecodeError as error:
-        wrong = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise DocumentError(f"{name} is not {encoding} text ({wrong}): save it as UTF-8") from error
-    if "\0" in text:
-        raise DocumentError(f"{name} holds NUL characters: it is binary, or UTF-16 without a mark; save it as UTF-8")
-    return re.sub(r"\r\n?", "\n", text)
+    """The whole text as one part."""
+    text, notes = decode(path.read_bytes(), path.name)
+    return [Part(text, notes=notes)]
 
 
 # Front matter is between two lines of dashes, and begins with a key, a comment or its end; other dashes are a thematic
@@ -65,14 +43,17 @@ class _Heading(NamedTuple):
 
 def load_markdown(path: Path) -> list[Part]:
     """A part per heading outside lists and quotes, without front matter, whose title is above them all."""
-    whole = decode(path.read_bytes(), path.name)
+    whole, notes = decode(path.read_bytes(), path.name)
     front = _FRONT_MATTER.match(whole)
     title = _TITLE.search(front[0]) if front else None
     text = whole[front.end() :] if front else whole
     lines = text.split("\n")
     headings = [_Heading(0, 0, 1, None), *_headings(text), _Heading(len(lines), len(lines), 1, None)]
     path_of = HeadingPath(title[1].strip("\"' ") if title else None)
-    return [_part(lines, one, after.start, path_of.enter(one.level, one.text)) for one, after in pairwise(headings)]
+    return [
+        replace(_part(lines, one, after.start, path_of.enter(one.level, one.text)), notes=notes)
+        for one, after in pairwise(headings)
+    ]
 
 
 def _part(lines: Sequence[str], heading: _Heading, end: int, above: tuple[str, ...]) -> Part:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 BETWEEN = "\n\n"
 """The separator between joined parts."""
@@ -17,7 +17,8 @@ class Part:
     """A page or section. `page_number` counts from 1, `section` is its heading; None where there is none.
 
     `above` are the document's title and the headings above, outermost first. Up to its character `body`, the text is
-    headings.
+    headings. `metadata` is what else a citation needs, such as `sheet` and `row`: its keys are those of `core.pages`.
+    `notes` say how the file was read, where that was not plain, such as "read as cp932".
     """
 
     text: str
@@ -25,6 +26,8 @@ class Part:
     section: str | None = None
     above: tuple[str, ...] = ()
     body: int = 0
+    metadata: Mapping[str, str | int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def header(self, start: int) -> str:
         """The headings over a text that begins at this character of the part, joined by " > ".
@@ -38,10 +41,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Document:
-    """A file's text in reading order. `source_file` is its posix path below the folder it was read from."""
+    """A file's text in reading order. `source_file` is its posix path below the folder it was read from.
+
+    `notes` say how it was read, where that was not plain.
+    """
 
     source_file: str
     parts: tuple[Part, ...]
+    notes: tuple[str, ...] = ()
 
 
 class HeadingPath:

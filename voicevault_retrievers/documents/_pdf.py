@@ -46,7 +46,10 @@ def load_pdf(path: Path) -> list[Part]:
         title, headings = _title(reader), _headings(reader)
     if not any(text.strip() for text in texts):
         pages = f"{len(texts)} page{'s' * (len(texts) != 1)}"
-        raise DocumentError(f"{path.name} has {pages} and no text: it seems to be scanned; run OCR on it first")
+        raise DocumentError(
+            f"{path.name} has {pages} and no text: it seems to be scanned; run OCR on it, as with "
+            f"`ocrmypdf {path.name} out.pdf`, and read that"
+        )
     starts = [page for page, _ in headings]
     parts = []
     for number, text in enumerate(texts, 1):

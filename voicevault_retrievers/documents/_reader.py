@@ -17,15 +17,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.documents import _reader_child
-from voicevault_retrievers.documents._load import name_below, parts_of
+from voicevault_retrievers.documents._load import name_below, read_file
 from voicevault_retrievers.documents._model import Document, Part
 from voicevault_retrievers.errors import ConfigError, DocumentError, MissingExtraError
 
@@ -47,6 +47,8 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "section": (str, type(None)),
     "above": (list,),
     "body": (int,),
+    "metadata": (dict,),
+    "notes": (list,),
 }
 """The types of the fields of a part."""
 
@@ -95,17 +97,12 @@ class _Child:
         self._served = 0
         self.usable = True
 
-    def answer(self, path: Path, limits: ReadingLimits) -> dict[str, Any] | None:
+    def answer(self, asked: Mapping[str, Any], limits: ReadingLimits) -> dict[str, Any] | None:
         """What the child says of a file; None where it has ended by itself before. Raises ConfigError like `load`."""
         self.usable = False
         if not self._served:
             self._start()
-        request = {
-            "path": os.path.abspath(path),
-            "seconds": limits.seconds,
-            "memory_bytes": limits.memory_bytes,
-            "output_bytes": limits.output_bytes,
-        }
+        request = {**asked, **asdict(limits)}
         with self._killed_after(limits.seconds):
             answer = self._asked(request, limits.output_bytes)
         if answer == {"end": True} and self._served:
@@ -113,7 +110,7 @@ class _Child:
         self._served += 1
         if answer is None:
             return self._death()
-        self.usable = not self._expired and answer.keys() in ({"parts"}, {"error", "message", "quoted"})
+        self.usable = not self._expired and answer.keys() in ({"parts", "notes"}, {"error", "message", "quoted"})
         return answer
 
     def _start(self) -> None:
@@ -221,12 +218,12 @@ class _Pool:
         self._idle: list[_Child] = []
         self._all: set[_Child] = set()
 
-    def answer(self, path: Path, limits: ReadingLimits) -> dict[str, Any]:
+    def answer(self, asked: Mapping[str, Any], limits: ReadingLimits) -> dict[str, Any]:
         """What a child says of a file."""
         while True:
             child = self._take()
             try:
-                answer = child.answer(path, limits)
+                answer = child.answer(asked, limits)
             finally:
                 self._give_back(child)
             if answer is not None:
@@ -275,10 +272,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.forked)
 
 
-def load(path: str | Path, *, root: str | Path | None = None, limits: ReadingLimits | None = LIMITS) -> Document:
+def load(
+    path: str | Path,
+    *,
+    root: str | Path | None = None,
+    text_field: str | None = None,
+    limits: ReadingLimits | None = LIMITS,
+) -> Document:
     """Read a file by its suffix. `source_file` is its path below `root`, else its name. Parts without text are dropped.
 
-    A part that is only a heading is joined to the next one. A child process reads the file within `limits`, so that a
+    A part that is only a heading is joined to the next one. `text_field` is the field or column that is the text of a
+    record in JSON and tables; without it, all fields are. A child process reads the file within `limits`, so that a
     hostile file harms nothing else; with None, this process reads it, which is for trusted files only.
 
     Raises DocumentError, with a remedy, for a file that cannot be read, exceeds a limit or has no text,
@@ -287,15 +291,13 @@ def load(path: str | Path, *, root: str | Path | None = None, limits: ReadingLim
     """
     path = Path(path)
     source_file = name_below(path, path.parent if root is None else Path(root))
-    return Document(source_file, parts_of(path) if limits is None else read_parts(path, limits))
-
-
-def read_parts(path: Path, limits: ReadingLimits) -> tuple[Part, ...]:
-    """The parts of a file, read in a child process within these limits. Raises like `load`."""
-    answer = _POOL.answer(path, limits)
+    if limits is None:
+        return read_file(path, source_file, text_field)
+    asked = {"path": os.path.abspath(path), "source_file": source_file, "text_field": text_field}
+    answer = _POOL.answer(asked, limits)
     try:
         if "parts" in answer:
-            return tuple(map(_part, answer["parts"]))
+            return Document(source_file, tuple(map(_part, answer["parts"])), _texts(answer["notes"]))
     except (TypeError, ValueError):
         answer = {}
     if "error" in answer:
@@ -323,9 +325,16 @@ def _part(fields: Any) -> Part:
     if not isinstance(fields, dict) or fields.keys() != _FIELDS.keys():
         raise ValueError(f"no part: {fields!r:.100}")
     wrong = [name for name, kinds in _FIELDS.items() if not isinstance(fields[name], kinds)]
-    if wrong or not all(isinstance(heading, str) for heading in fields["above"]):
-        raise ValueError(f"types of {wrong or 'above'}")
-    return Part(**{**fields, "above": tuple(fields["above"])})
+    if wrong or not all(isinstance(value, str | int) for value in fields["metadata"].values()):
+        raise ValueError(f"types of {wrong or 'metadata'}")
+    return Part(**{**fields, "above": _texts(fields["above"]), "notes": _texts(fields["notes"])})
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """The texts of a list; ValueError where it is no list of texts."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise ValueError(f"no texts: {values!r:.100}")
+    return tuple(values)
 
 
 def _unstarted(reason: str) -> ConfigError:

@@ -3,8 +3,9 @@
 The file is run by its path, so that it starts without importing the package. Requests come on the standard input and
 answers go to the standard output, each as a length of 8 bytes (big-endian) and JSON. The first request is the import
 path of the parent, and its answer `{"ready": true}`. Each further request names a file and its limits (`path`,
-`seconds`, `memory_bytes`, `output_bytes`). Its answer has the `parts`, or an `error` by its class and `message`, or the
-`limit` that was exceeded. `{"end": true}` says that the process ends by itself; it also ends with its parent.
+`source_file`, `text_field`, `seconds`, `memory_bytes`, `output_bytes`). Its answer has the `parts` and `notes`, or an
+`error` by its class and `message`, or the `limit` that was exceeded. `{"end": true}` says that the process ends by
+itself; it also ends with its parent.
 
 Memory is limited on Linux only. Where the system has no interval timers (Windows), only the parent limits the time.
 """
@@ -52,7 +53,7 @@ def main() -> None:
         return
     sys.path[:] = modules
     try:
-        parts_of = _loaders()
+        read_file = _loaders()
     except Exception as error:  # noqa: BLE001 - whatever keeps the package from being imported, the parent says it
         _send(answers, {"error": "ConfigError", "message": f"no child process can import {PACKAGE}: {error!r}"})
         return
@@ -60,26 +61,27 @@ def main() -> None:
     size = _address_space()
     _send(answers, {"ready": True})
     while _waited() and (asked := _receive()) is not None:
-        _send(answers, _answer(parts_of, asked))
+        _send(answers, _answer(read_file, asked))
         if _address_space() > size + GROWTH:
             break
     with suppress(OSError):  # the parent may be gone
         _send(answers, {"end": True})
 
 
-def _loaders() -> Callable[[Path], Any]:
+def _loaders() -> Callable[..., Any]:
     """The function that reads a file, without the modules of `documents` that need numpy, as loading it takes long."""
     package = ModuleType(f"{PACKAGE}.documents")
     package.__path__ = [str(Path(__file__).parent)]
     sys.modules[package.__name__] = package
-    parts_of: Callable[[Path], Any] = import_module(f"{PACKAGE}.documents._load").parts_of
-    return parts_of
+    read_file: Callable[..., Any] = import_module(f"{PACKAGE}.documents._load").read_file
+    return read_file
 
 
-def _answer(parts_of: Callable[[Path], Any], asked: dict[str, Any]) -> Answer | bytes:
+def _answer(read_file: Callable[..., Any], asked: dict[str, Any]) -> Answer | bytes:
     try:
         with _limited(asked["seconds"] + GRACE_SECONDS, asked["memory_bytes"]):
-            return _packed(parts_of(Path(asked["path"])), asked["output_bytes"])
+            document = read_file(Path(asked["path"]), asked["source_file"], asked["text_field"])
+            return _packed(document, asked["output_bytes"])
     except MemoryError:
         return {"limit": "memory_bytes"}
     except Exception as error:  # noqa: BLE001 - the parent raises it
@@ -88,10 +90,10 @@ def _answer(parts_of: Callable[[Path], Any], asked: dict[str, Any]) -> Answer | 
         return {"error": type(error).__name__, "message": str(error), "quoted": _quoted(error)}
 
 
-def _packed(parts: Any, output_bytes: int) -> Answer | bytes:
-    """The answer with these parts, in bytes."""
-    if sum(len(part.text) for part in parts) <= output_bytes:
-        data = _json({"parts": [vars(part) for part in parts]})
+def _packed(document: Any, output_bytes: int) -> Answer | bytes:
+    """The answer with the parts and notes of a document, in bytes."""
+    if sum(len(part.text) for part in document.parts) <= output_bytes:
+        data = _json({"parts": [vars(part) for part in document.parts], "notes": document.notes})
         if len(data) <= output_bytes:
             return data
     return {"limit": "output_bytes"}

@@ -91,7 +91,12 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
 
 def place(document: Document, part: Part, start: int, text: str) -> dict[str, Any]:
     """The metadata of a text that starts at this character of a part."""
-    return {**named(document, part.page_number, part.section), "start": start, "end": start + len(text)}
+    own: dict[str, Any] = dict(part.metadata)
+    if own.get("line_end", 0) > own.get("line_start", 0):
+        own["line_start"] += part.text.count("\n", 0, start)
+        own["line_end"] = own["line_start"] + text.count("\n")
+    told = named(document, part.page_number, part.section)
+    return {**told, **own, "start": start, "end": start + len(text)}
 
 
 def named(document: Document, page_number: int | None, section: str | None) -> dict[str, Any]:

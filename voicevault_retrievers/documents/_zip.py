@@ -31,7 +31,7 @@ def check_archive(path: Path, kind: str) -> None:
         archive = ZipFile(path)
     except BadZipFile as error:
         raise DocumentError(
-            f"{path.name} is not a {kind} ({error}): it may have a password or be of an older format; save it anew"
+            f"{path.name} is no {kind} file ({error}): it may have a password or be of an older format; save it anew"
         ) from error
     with archive:
         members = archive.infolist()

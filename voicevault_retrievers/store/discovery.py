@@ -18,17 +18,39 @@ def several(paths: Paths) -> list[Path]:
     return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
 
 
-def scan(given: Iterable[Path], known: Mapping[str, Source], *, gone: bool = True) -> tuple[list[File], list[Skipped]]:
+def scan(
+    given: Iterable[Path],
+    known: Mapping[str, Source],
+    *,
+    gone: bool = True,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+) -> tuple[list[File], list[Skipped]]:
     """The files found under `given`, each with its known name, and those skipped.
 
-    Raises DocumentError for a missing path; with `gone`, not for one that was read earlier.
+    For `include` and `exclude` see `documents.discover`. Raises DocumentError for a missing path; with `gone`, not for
+    one that was read earlier.
     """
     read = [Path(source.path) for source in known.values()] if gone else []
-    found, skipped = files(
-        path for path in given if path.exists() or not any(own.is_relative_to(path.absolute()) for own in read)
-    )
     names = {source.path: source.name for source in known.values()}
+    found, skipped = files(
+        (path for path in given if path.exists() or not any(own.is_relative_to(path.absolute()) for own in read)),
+        include=include,
+        exclude=exclude,
+        known=names,
+    )
     return [_as_known(file, names.get(os.path.abspath(file.path))) for file in found], skipped
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file at a path; true where its folder does not let itself be read."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _as_known(file: File, name: str | None) -> File:

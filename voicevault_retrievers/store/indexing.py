@@ -9,10 +9,20 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.core import metrics
-from voicevault_retrievers.documents import CHILD_CHARS, LIMITS, File, ReadingLimits, Skipped, Split, recipe
+from voicevault_retrievers.documents import (
+    CHILD_CHARS,
+    CHOSEN,
+    LIMITS,
+    File,
+    Note,
+    ReadingLimits,
+    Skipped,
+    Split,
+    recipe,
+)
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes
-from voicevault_retrievers.store.discovery import Paths, scan, several
+from voicevault_retrievers.store.discovery import Paths, exists, scan, several
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.language_support import advice
@@ -109,9 +119,10 @@ COMMIT_AT = 1000
 class Update:
     """The result of an update: how many files were read or unchanged, and the changes in chunks.
 
-    `skipped` files could not be read; their chunks stay. `gone` are the names of files that were indexed and no longer
-    exist. `notes` says in words what to change, such as an embedder that does not support the documents' languages (see
-    `store.language_support`).
+    `skipped` is all else that was met: files that could not be read, whose chunks stay, and files and folders that are
+    not to be read. `gone` are the names of files that were indexed and no longer exist. `notes` says in words what to
+    change, such as an embedder that does not support the documents' languages (see `store.language_support`),
+    `file_notes` how files were read, such as in another encoding.
     """
 
     read: int = 0
@@ -120,6 +131,7 @@ class Update:
     skipped: tuple[Skipped, ...] = ()
     gone: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    file_notes: tuple[Note, ...] = ()
 
 
 def update(
@@ -130,6 +142,9 @@ def update(
     parents: int | None = None,
     children: int = CHILD_CHARS,
     headers: bool = True,
+    text_field: str | None = None,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
     prune: Prune | None = None,
     limits: ReadingLimits | None = LIMITS,
     progress: Progress | None = None,
@@ -141,18 +156,26 @@ def update(
     Whole files are committed, about every thousand chunks: after an interruption, the next call resumes there. Chunks
     have at most `max_chars` characters; or, with `parents`, they are children of parents of that size, which are stored
     too (see `documents.split_families`). Without `headers`, titles and headings are not indexed before each chunk. A
-    file that was read before keeps its name. `prune` "gone" removes files that were read from these paths and are no
-    longer on disk; "others" removes all files that are not among these. For `limits` see `documents.load`.
+    file that was read before keeps its name. For `text_field` and `limits` see `documents.load`, for `include` and
+    `exclude` `documents.discover`: what they leave out stays as it is. `prune` "gone" removes files that were read from
+    these paths and are no longer on disk; "others" removes all files that are not among these.
 
     `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and more.
     Raises DocumentError for a path that does not exist (unless it was read before and `prune` is not "others"),
     MissingExtraError for a library that is not installed, and what `KnowledgeBase.add` raises.
     """
     given, known = several(paths), kb.sources
-    found, skipped = scan(given, known, gone=prune != "others")
-    split = {"max_chars": max_chars, "parents": parents, "children": children, "headers": headers}
-    run = _Run(kb, known, split, prune, limits, Watched(found, skipped, embedding, observe))
-    for _ in skipped:
+    found, skipped = scan(given, known, gone=prune != "others", include=include, exclude=exclude)
+    split = {
+        "max_chars": max_chars,
+        "parents": parents,
+        "children": children,
+        "headers": headers,
+        "text_field": text_field,
+    }
+    unread = [one for one in skipped if one.why not in CHOSEN]
+    run = _Run(kb, known, split, prune, limits, Watched(found, unread, embedding, observe))
+    for _ in unread:
         metrics.file("skipped")
     for done, file in enumerate(found, 1):
         run.take(file)
@@ -164,7 +187,7 @@ def update(
     changes = replace(run.changes, removed=run.changes.removed + removed)
     advised = advice(kb) if run.read else None
     notes = (advised,) if advised else ()
-    return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone, notes)
+    return Update(run.read, run.unchanged, changes, (*skipped, *run.skipped), gone, notes, tuple(run.notes))
 
 
 def outdated(
@@ -211,6 +234,7 @@ class _Run:
         self.read = self.unchanged = 0
         self.changes = Changes()
         self.skipped: list[Skipped] = []
+        self.notes: list[Note] = []
 
     def take(self, file: File) -> None:
         """Read a file if it has changed; commit when enough chunks are pending."""
@@ -230,6 +254,7 @@ class _Run:
             self.unchanged += 1
             return
         self.read += 1
+        self.notes += (Note(file.name, note) for note in split.notes)
         self._sources.append(source)
         self._splits.append(split)
         if sum(len(one.chunks) for one in self._splits) >= COMMIT_AT:
@@ -255,7 +280,7 @@ def _changed(file: File, before: Source | None, made: str, prune: Prune | None) 
     Raises DocumentError where a different file of the same name was read before, still exists and is to stay.
     """
     now = Source.of(file.path, file.name, made)
-    if before is None or prune == "others" or before.path in ("", now.path) or not Path(before.path).exists():
+    if before is None or prune == "others" or before.path in ("", now.path) or not exists(before.path):
         return None if now == before else now
     if before.sha256 != now.sha256:
         raise DocumentError(
@@ -271,4 +296,4 @@ def _gone(
     if prune == "others":
         return tuple(sorted(known.keys() - {file.name for file in found}))
     missing = drift(known, (Source(file.name, "") for file in found), given).gone
-    return tuple(name for name in missing if not Path(known[name].path).exists())
+    return tuple(name for name in missing if not exists(known[name].path))

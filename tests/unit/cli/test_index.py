@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -218,6 +219,56 @@ def test_another_writer_is_named_and_waited_for(run: Run, docs: Path, tmp_path: 
     assert "0.05 s were not enough" in run(docs, "--wait", 0.05, code=1).output
     lock.release()
     run(docs, "--wait", 0.05)
+
+
+def test_what_is_not_read_is_told_by_type_and_reason(run: Run, docs: Path) -> None:
+    for at in range(5):
+        (docs / f"{at}.png").write_bytes(b"x")
+    (docs / ".gitignore").write_text("*.tmp")
+    (docs / "x.tmp").write_text("x")
+    (docs / "zero.txt").write_bytes(b"")
+    (docs / "again.txt").symlink_to(docs / "a.txt")
+    (docs / "köln.txt").write_bytes("Grüße aus Köln: Käse, Äpfel und Öl für den Größenvergleich.".encode("latin-1"))
+    (docs / "sub" / "data.json").write_text('[{"id": 1, "text": "a valve"}, {"id": 2, "text": "an oil"}]')
+    said = run(docs, "--exclude", "b.*").output.splitlines()
+    assert (
+        said[-9:]
+        == [
+            "skipped zero.txt: is empty (0 bytes): get a whole copy of it",
+            "not read 1: --exclude names it",
+            "not read 1: hidden",
+            "not read 1: ignored by .gitignore",
+            "not read 1: second name of a file (again.txt: a.txt)",
+            "not read 5: unknown type .png (0.png, 1.png, 2.png and 2 more; --verbose names all)",
+            "note read as cp1252: 1 file (köln.txt)",
+            "kb: 4 files read, 0 unchanged; 5 chunks added, 0 replaced, 0 removed; 5 in all; 10 not read",
+        ][-9:]
+    )
+    named = run(docs, "--exclude", "b.*", "--verbose").output
+    assert "not read 4.png: unknown type .png" in named
+    assert "not read x.tmp: ignored by .gitignore" in named
+    assert "not read" not in run(docs, "--exclude", "*.png", "--exclude", "again.txt", "-q").output
+    told = json.loads(run(docs, "--json", "--text-field", "text").stdout)
+    assert (told["read"], told["unchanged"], told["chunks"]) == (5, 0, 6)
+    assert {"source_file": "0.png", "reason": "unknown type .png", "why": "unknown type"} in told["skipped"]
+    assert told["file_notes"] == [{"source_file": "köln.txt", "text": "read as cp1252"}]
+
+
+def test_what_rules_leave_out_is_not_pruned(run: Run, docs: Path, tmp_path: Path) -> None:
+    run(docs)
+    (docs / ".gitignore").write_text("sub/")
+    said = run(docs, "--include", "a.*", "--prune").output
+    assert "0 files read, 1 unchanged; 0 chunks added, 0 replaced, 0 removed; 3 in all" in said
+    (docs / "sub" / "c.txt").unlink()
+    assert "1 removed; 2 in all" in run(docs, "--include", "a.*", "--prune").output
+    assert set(_base(tmp_path).sources) == {"a.txt", "b.txt"}
+
+
+def test_a_second_name_of_an_indexed_file_changes_nothing(run: Run, docs: Path, tmp_path: Path) -> None:
+    run(docs / "b.txt")
+    (docs / "0.txt").hardlink_to(docs / "b.txt")
+    assert "2 files read, 1 unchanged" in run(docs).output
+    assert set(_base(tmp_path).sources) == {"a.txt", "b.txt", "sub/c.txt"}
 
 
 def test_quiet_says_only_what_went_wrong(run: Run, docs: Path) -> None:

@@ -1,0 +1,220 @@
+"""Finds the files to read, and says of every other one why it is not read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from voicevault_retrievers._support.extras import require
+from voicevault_retrievers.documents._load import LOADERS, name_below
+from voicevault_retrievers.documents._model import EXTRA
+from voicevault_retrievers.errors import DocumentError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+Why: TypeAlias = Literal["failed", "unknown type", "second name", "link", "hidden", "ignored", "excluded"]
+
+CHOSEN: frozenset[Why] = frozenset({"hidden", "ignored", "excluded"})
+"""Why files are not read where that is no fault: names and rules say so."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file, or a folder with all that is in it, that was not read; `reason` says why in words."""
+
+    source_file: str
+    reason: str
+    why: Why = "failed"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Files to read, each with its root, and what is not read."""
+
+    files: list[tuple[Path, Path]]
+    skipped: list[Skipped]
+
+
+def discover(
+    paths: Iterable[str | Path], *, include: Iterable[str] = (), exclude: Iterable[str] = ()
+) -> list[tuple[Path, Path]]:
+    """Pairs of root and file, each file once: a file with its folder, a folder with each of its files, sorted.
+
+    In folders, what `.gitignore` files name is left out, and hidden files, files of unknown type, second names of a
+    file (links), links to folders and links that lead out. `include` and `exclude` are patterns as in `.gitignore`, of
+    paths below the folder: with `include`, other files are left out. Raises DocumentError for a path that does not
+    exist, and a given folder that cannot be listed.
+    """
+    return find(paths, include=include, exclude=exclude).files
+
+
+def find(
+    paths: Iterable[str | Path],
+    *,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    known: Collection[str] = (),
+) -> Found:
+    """The files of `discover`, and what it leaves out.
+
+    Of the names of one file, the first is found, one of the absolute paths `known` before others, and links last.
+    """
+    rules = _Rules(tuple(include), tuple(exclude))
+    found: dict[str, tuple[Path, Path]] = {}
+    skipped: list[Skipped] = []
+    for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
+        if not path.exists():
+            raise DocumentError(f"{path} does not exist: give the path of a file or folder")
+        pairs = [(path, file) for file in _walk(path, rules, skipped)] if path.is_dir() else [(path.parent, path)]
+        for root, file in pairs:
+            found.setdefault(os.path.abspath(file), (root, file))
+    return _once(found, skipped, known)
+
+
+def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> Found:
+    """Each file under one name; the others are skipped."""
+    first: dict[tuple[int, int], str] = {}
+    for name in sorted(found, key=lambda name: (name not in known, os.path.islink(name))):
+        first.setdefault(_identity(name), name)
+    files: list[tuple[Path, Path]] = []
+    for name, (root, file) in found.items():
+        own = first[_identity(name)]
+        if own == name:
+            files.append((root, file))
+        else:
+            other = name_below(Path(own), root) if Path(own).is_relative_to(os.path.abspath(root)) else own
+            skipped.append(Skipped(name_below(file, root), f"second name of {other}", "second name"))
+    return Found(files, sorted(skipped, key=lambda one: one.source_file))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    told = os.stat(path)
+    return (told.st_dev, told.st_ino) if told.st_ino else (0, hash(path))
+
+
+class _Rules:
+    """What the user includes and excludes."""
+
+    def __init__(self, include: tuple[str, ...], exclude: tuple[str, ...]) -> None:
+        self._include = _patterns(include) if include else None
+        self._exclude = _patterns(exclude) if exclude else None
+
+    def excludes(self, name: str) -> str | None:
+        """Why a path below a root is not read; folders end in `/`, and are not tested for `include`."""
+        if self._exclude is not None and self._exclude.match_file(name):
+            return "--exclude names it"
+        if self._include is not None and not name.endswith("/") and not self._include.match_file(name):
+            return "--include does not name it"
+        return None
+
+
+def _patterns(lines: Iterable[str]) -> GitIgnoreSpec:
+    pathspec = require("pathspec", extra=EXTRA)
+    try:
+        spec: GitIgnoreSpec = pathspec.GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise DocumentError(f"a pattern is not one of .gitignore: {error}") from error
+    return spec
+
+
+Ignored: TypeAlias = Callable[[str], bool]
+"""Whether an absolute posix path is ignored; folders end in `/`."""
+
+
+def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
+    """Yield the files to read in a folder and those below, sorted; the others go to `skipped`."""
+    ignored = _ignored_above(root)
+    files: list[Path] = []
+    todo = [(root, ignored)]
+    while todo:
+        folder, ignored = todo.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError as error:
+            wrong = f"{folder} cannot be listed: {error.strerror}"
+            if folder == root:
+                raise DocumentError(wrong) from error
+            skipped.append(Skipped(name_below(folder, root), wrong))
+            continue
+        if any(entry.name == ".gitignore" and entry.is_file() for entry in entries):
+            ignored = [*ignored, _ignore_file(folder)]
+        for entry in entries:
+            path = Path(entry.path)
+            left_out = _left_out(entry, root, rules, ignored)
+            if left_out is not None:
+                skipped.append(left_out)
+            elif entry.is_dir(follow_symlinks=False):
+                todo.append((path, ignored))
+            else:
+                files.append(path)
+    yield from sorted(files)
+
+
+def _left_out(
+    entry: os.DirEntry[str], root: Path, rules: _Rules, ignored: list[tuple[str, GitIgnoreSpec]]
+) -> Skipped | None:
+    """Why an entry of a folder is not read; None for a file to read, and a folder to list."""
+    path = Path(entry.path)
+    name = name_below(path, root)
+    folder = entry.is_dir(follow_symlinks=False)
+    slash = "/" if folder else ""
+    if entry.name.startswith("."):
+        return Skipped(name + slash, "hidden", "hidden")
+    if _is_ignored(os.path.abspath(path).replace(os.sep, "/") + slash, ignored):
+        return Skipped(name + slash, "ignored by .gitignore", "ignored")
+    if (reason := rules.excludes(name + slash)) is not None:
+        return Skipped(name + slash, reason, "excluded")
+    if folder:
+        return None
+    return _unreadable(entry, root, name)
+
+
+def _unreadable(entry: os.DirEntry[str], root: Path, name: str) -> Skipped | None:
+    path = Path(entry.path)
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        if entry.is_symlink():
+            return Skipped(name, "link to nothing", "link")
+        return Skipped(name, f"{path} cannot be read: {error.strerror}")
+    if entry.is_symlink() and stat.S_ISDIR(mode):
+        return Skipped(name, "link to a folder: give the folder itself", "link")
+    # realpath, since Path.resolve raises for a link to itself
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        return Skipped(name, "link to a file elsewhere: give that file itself", "link")
+    if not stat.S_ISREG(mode):
+        return Skipped(name, "not a file: a pipe, socket or device")
+    suffix = path.suffix.lower()
+    return None if suffix in LOADERS else Skipped(name, f"unknown type {suffix or '(no suffix)'}", "unknown type")
+
+
+def _ignored_above(root: Path) -> list[tuple[str, GitIgnoreSpec]]:
+    """The `.gitignore` files above a folder in its repository, outermost first, unless they name the folder itself."""
+    real = Path(os.path.abspath(root))
+    above: list[Path] = []
+    for folder in () if (real / ".git").exists() else real.parents:
+        above.insert(0, folder)
+        if (folder / ".git").exists():
+            break
+    else:
+        return []
+    ignored = [_ignore_file(folder) for folder in above if (folder / ".gitignore").is_file()]
+    return [] if _is_ignored(f"{real.as_posix()}/", ignored) else ignored
+
+
+def _ignore_file(folder: Path) -> tuple[str, GitIgnoreSpec]:
+    text = (folder / ".gitignore").read_bytes().decode("utf-8", "replace")
+    return f"{os.path.abspath(folder).replace(os.sep, '/').rstrip('/')}/", _patterns(text.splitlines())
+
+
+def _is_ignored(path: str, ignored: list[tuple[str, GitIgnoreSpec]]) -> bool:
+    """Whether the innermost `.gitignore` that says anything of a path ignores it."""
+    for folder, spec in reversed(ignored):
+        if path.startswith(folder) and (told := spec.check_file(path[len(folder) :]).include) is not None:
+            return told
+    return False

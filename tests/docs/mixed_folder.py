@@ -197,7 +197,8 @@ def transcript() -> str:
     """The command and what it says, as the page shows it."""
     with TemporaryDirectory() as folder:
         make(root := Path(folder) / "share")
-        said = indexed(root, Path(folder) / "kbs").output
+        lines = indexed(root, Path(folder) / "kbs").output.splitlines(keepends=True)
+    said = "".join(line for line in lines if not re.match(r"\d+%: ", line))  # a slow machine also tells the progress
     return f"```text\n$ voicevault index share --kb plant\n{said}```\n"
 
 

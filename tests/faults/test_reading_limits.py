@@ -201,9 +201,9 @@ def test_a_library_that_is_not_installed_is_an_error_of_the_whole_run(monkeypatc
 
 
 def test_memory_is_limited_and_the_next_file_is_read(pool: _reader._Pool) -> None:
-    written("much.html", "<p>" + "<b>x</b>" * 40_000)
-    with pytest.raises(DocumentError, match=r"much.html takes more than 32 MiB of memory.*ReadingLimits.memory_bytes"):
-        load("much.html", limits=ReadingLimits(memory_bytes=32 << 20))
+    written("much.html", "<p>" + "<b>x</b>" * 120_000)
+    with pytest.raises(DocumentError, match=r"much.html takes more than 96 MiB of memory.*ReadingLimits.memory_bytes"):
+        load("much.html", limits=ReadingLimits(memory_bytes=96 << 20))
     assert pool._all == set()
     assert load(written("a.txt", "text")).parts == (Part("text"),)
 

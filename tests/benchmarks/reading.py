@@ -24,7 +24,7 @@ from fpdf import FPDF
 from tests.benchmarks.results import Row, write
 
 SYSTEM = "voicevault-retrievers"
-SIZES, RUNS, SECTIONS = (1, 20, 300), 9, 6
+SIZES, RUNS, SECTIONS = (1, 20, 300), 7, 6
 KINDS = ("md", "html", "docx", "pdf")
 READ = """
 import sys, time

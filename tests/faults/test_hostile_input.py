@@ -625,6 +625,13 @@ def test_a_text_of_one_very_long_line_is_refused() -> None:
         load("line.txt")
 
 
+def test_a_text_of_very_many_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_load, "MAX_PARTS", 10)
+    Path("many.md").write_text("# x\ny\n" * 11)
+    with pytest.raises(DocumentError, match=r"many.md has 11 parts, more than 10: divide it"):
+        load("many.md")
+
+
 def test_a_link_to_itself_is_no_document() -> None:
     Path("folder").mkdir()
     Path("folder/loop.txt").symlink_to("loop.txt")

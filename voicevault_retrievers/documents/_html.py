@@ -35,9 +35,6 @@ MAX_RESCANNED = 50_000_000
 MAX_SEPARATORS = 2_000_000
 """The most spaces, quotes and slashes in opening tags: an attribute has at least one, and takes 1 KB of memory."""
 
-MAX_CLIMBED = 20_000_000
-"""The most steps from texts to the root: Beautiful Soup takes as many for a text behind another node."""
-
 _ENDS = (("<", ">"), ("<!--", "-->"), ("<![", "]>"))
 _OPENING = re.compile(r"<[a-zA-Z][^>]*")
 _SEPARATORS = " \n\t\r\f/\"'"
@@ -50,8 +47,8 @@ def load_html(path: Path) -> list[Part]:
     """A part per heading, with a line per block or table row; ` | ` separates cells.
 
     The encoding is that of a byte order mark, else the declared one, else see `decode`. Raises DocumentError for a page
-    that is too large, or that has so many unclosed tags, comments, sections or attributes, or nests so deeply, that
-    parsing would take too long.
+    that is too large, or that has so many attributes, or unclosed tags, comments or sections, that parsing would take
+    too long.
     """
     bs4 = require("bs4", extra=EXTRA)
     data = path.read_bytes()
@@ -64,7 +61,7 @@ def parse_html(markup: str, name: str) -> list[Part]:
     """The parts of a page of the file `name`; see `load_html`."""
     _check(markup, name)
     # bs4 warns of input that looks like a file name, unless it is a stream, and of an XML declaration.
-    soup = _soup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), name)
+    soup = _soup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)))
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)
@@ -88,19 +85,21 @@ def _check(markup: str, name: str) -> None:
             raise DocumentError(f"{name} has {rest.count(start)} times a {start} that no {end} closes: it is damaged")
 
 
-def _soup(markup: io.StringIO, name: str) -> BeautifulSoup:
-    """Parse a page. Raises DocumentError where it nests so deeply that this takes too long."""
+def _soup(markup: io.StringIO) -> BeautifulSoup:
     bs4 = require("bs4", extra=EXTRA)
 
     class Soup(bs4.BeautifulSoup):  # type: ignore[misc,name-defined]  # its base is imported when it is used
-        climbed = 0
+        """Takes linear time for tags nested in each other."""
 
         def object_was_parsed(self, *args: Any, **options: Any) -> None:
-            if self.currentTag.next_element is not None:
-                self.climbed += len(self.tagStack)
-                if self.climbed > MAX_CLIMBED:
-                    raise DocumentError(f"{name} nests its tags too deeply ({len(self.tagStack)} levels): save it anew")
+            """Add a text or comment. Only where its tag has a child does Beautiful Soup look for a tag that follows.
+
+            It asks every tag that is open, and with this parser, which only appends, none is followed by another.
+            """
+            tag = self.currentTag
+            child, tag.next_element = tag.next_element, None
             super().object_was_parsed(*args, **options)
+            tag.next_element = tag.next_element if child is None else child
 
     soup: BeautifulSoup = Soup(markup, "html.parser")
     return soup

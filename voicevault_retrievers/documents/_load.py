@@ -23,6 +23,9 @@ MAX_FILE_BYTES = 512 << 20
 MAX_LINE = 16 << 20
 """The most characters of a line; a longer line is data that only looks like text."""
 
+MAX_PARTS = 500_000
+"""The most parts of a file: each is at least one chunk, and an object in memory."""
+
 LOADERS: dict[str, Callable[[Path], list[Part]]] = {
     ".pdf": load_pdf,
     ".docx": load_docx,
@@ -56,6 +59,8 @@ def read_file(path: Path, source_file: str, text_field: str | None = None) -> Do
         raise DocumentError(f"{path.name} is damaged or cut short ({error!r}): get a whole copy of it") from error
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
+    if len(parts) > MAX_PARTS:
+        raise DocumentError(f"{path.name} has {len(parts)} parts, more than {MAX_PARTS}: divide it")
     _check_lines(parts, path.name)
     return Document(source_file, parts, tuple(dict.fromkeys(note for part in found for note in part.notes)))
 

@@ -160,9 +160,9 @@ class _Child:
         expired = self._expired
         self.end()
         code = self._process.returncode
-        if expired or code == -getattr(signal, "SIGALRM", 0):
+        if expired or -code == getattr(signal, "SIGALRM", None):
             return {"limit": "seconds"}
-        return {"died": signal.Signals(-code).name if code < 0 else f"exit code {code}"}
+        return {"died": next((one.name for one in signal.Signals if one == -code), f"exit code {code}")}
 
     @contextmanager
     def _killed_after(self, seconds: float) -> Iterator[None]:
@@ -263,7 +263,8 @@ class _Pool:
         """In a fork: leave the children to the parent."""
         for child in self._all:
             child.disown()
-        self.__init__()  # type: ignore[misc]  # also the lock, which another thread may have held
+        self._idle, self._all = [], set()
+        self._lock = threading.Lock()  # another thread may have held the former one
 
 
 _POOL = _Pool()

@@ -33,7 +33,7 @@ _COSINE = {
     "OpenSearch": "cosineSimilarity(params.vector, doc['vector']) + 1.0",
 }
 _FIELDS: dict[str, tuple[str, ...]] = {
-    "text": ("index", "analyzer", "similarity", "index_options", "norms", "fields"),
+    "text": ("index", "analyzer", "similarity", "index_options", "norms"),
     "keyword": ("doc_values",),
     "integer": (),
     "binary": (),
@@ -92,11 +92,12 @@ def single(value: float) -> float:
 
 @dataclass(eq=False)
 class Document:
-    """A document: what is stored, what is indexed, and the words of its `terms`."""
+    """A document: what is stored, what is indexed, and the frequencies of its `terms` and `words`."""
 
     stored: dict[str, Any]
     indexed: dict[str, Any]
     seq_no: int
+    terms: Counter[str]
     words: Counter[str]
     vector: Any
 
@@ -119,19 +120,17 @@ class Index:
         self.fields: dict[str, Mapping[str, Any]] = {}
         for field, told in self.mappings["properties"].items():
             self._map(field, told)
-            for part, under in told.get("fields", {}).items():
-                self._map(f"{field}.{part}", under)
         vector = self.fields.get("vector", {})
         if vector.get("type") == "knn_vector" and not settings.get("knn"):
             raise refused("index.knn is not set")
         if vector and vector["type"] != ("dense_vector" if product == "Elasticsearch" else "knn_vector"):
             raise refused(f"No handler for type [{vector['type']}]", "mapper_parsing_exception")
-        self.bm25 = settings["similarity"][self.fields["terms"]["similarity"]]
+        self.bm25 = settings["similarity"][self.fields["words"]["similarity"]]
         assert self.bm25["type"] == "BM25"
-        frequency = settings["similarity"][self.fields["terms.frequency"]["similarity"]]
+        frequency = settings["similarity"][self.fields["terms"]["similarity"]]
         assert frequency == {"type": "scripted", "script": {"source": _FREQUENCY}}
         analysis = settings["analysis"]
-        analyzer = analysis["analyzer"][self.fields["terms"]["analyzer"]]
+        analyzer = analysis["analyzer"][self.fields["words"]["analyzer"]]
         assert analyzer["type"] == "custom"
         tokenizer = analysis["tokenizer"][analyzer["tokenizer"]]
         assert tokenizer["type"] == "whitespace"
@@ -166,14 +165,15 @@ class Index:
                 raise refused("the vector has other dimensions, or zero magnitude", "document_parsing_exception")
         hidden = self.mappings["_source"]["excludes"]
         stored = {field: value for field, value in source.items() if field not in hidden}
-        words = [
-            part[at : at + self.longest]
-            for part in source.get("terms", "").split()
-            for at in range(0, len(part), self.longest)
-        ]
         self.seq_no += 1
         row = None if vector is None else np.asarray(vector, np.float32)
-        self.documents[name] = Document(stored, dict(source), self.seq_no, Counter(words), row)
+        terms, words = (self._split(source.get(field, "")) for field in ("terms", "words"))
+        self.documents[name] = Document(stored, dict(source), self.seq_no, terms, words, row)
+
+    def _split(self, text: str) -> Counter[str]:
+        """What the whitespace tokenizer makes of a text: it cuts longer tokens."""
+        steps = self.longest
+        return Counter(part[at : at + steps] for part in text.split() for at in range(0, len(part), steps))
 
     def delete(self, name: str) -> None:
         self.seq_no += 1
@@ -195,11 +195,11 @@ class Index:
         if not self._known:
             for name, held in self.seen.items():
                 for key, told in held.indexed.items():
-                    of = held.words if key == "terms" else told if isinstance(told, list) else [told]
+                    of = getattr(held, key) if key in ("terms", "words") else told if isinstance(told, list) else [told]
                     if key != "vector":
                         for one in of:
                             self._known.setdefault((key, str(one)), set()).add(name)
-        return self._known.get((field.removesuffix(".frequency"), value), set())
+        return self._known.get((field, value), set())
 
     # Queries.
 
@@ -232,9 +232,9 @@ class Index:
             if boost < 0:
                 raise refused("negative [boost] are not allowed", "parsing_exception")
         names = self._having(field, str(value))
-        if field == "terms.frequency":
-            return {name: single(boost * self.seen[name].words[value]) for name in names}
         if field == "terms":
+            return {name: single(boost * self.seen[name].terms[value]) for name in names}
+        if field == "words":
             return self._bm25(value, boost, names)
         return dict.fromkeys(names, boost)
 

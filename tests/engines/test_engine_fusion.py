@@ -25,6 +25,7 @@ CHUNKS = [
     )
     for at in range(120)
 ]
+FUSED = ["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb", "elasticsearch", "opensearch"]
 ASKED = ["pump of the harbour", "pilot ledger", "tide", "gauge crane nosuchword", "oil lamp master buoy"]
 
 
@@ -35,7 +36,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
         yield base
 
 
-@pytest.fixture(scope="module", params=["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb"])
+@pytest.fixture(scope="module", params=FUSED)
 def engine(
     request: pytest.FixtureRequest, kb: KnowledgeBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:

@@ -1,7 +1,8 @@
 """The bodies of requests: the index, its documents, filters, keyword and vector searches.
 
 Chunks and parents are documents of one index, told apart by `kind`. The analysed terms of a chunk are words of the
-letters a to z (`engines.encoding`), repeated as in the text and joined by spaces, which the index only splits again.
+letters a to z (`engines.encoding`), repeated as in the text and joined by spaces, which the index only splits again:
+`terms` are scored exactly, by a similarity that gives frequencies, `words` by the index's own BM25.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from voicevault_retrievers.engines.keywords import Keywords, Weighted
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.lexical.formulas import Curve, Formula, Lucene
+from voicevault_retrievers.text import untagged
 from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 FORMULA = Lucene()
@@ -64,7 +66,6 @@ def index_of(
     """A new index with a recipe. `made` tells it from others of its name; `alias` is a name that is only its own."""
     plain, exact = {"type": "text", "index": False}, {"type": "keyword", "doc_values": False}
     words = {"type": "text", "analyzer": "words", "index_options": "freqs"}
-    frequency = {**words, "similarity": "frequency", "norms": False}
     properties: dict[str, Any] = {
         "kind": exact,
         "key": {"type": "keyword"},
@@ -75,7 +76,8 @@ def index_of(
         "languages": {"type": "keyword"},
         "facets": exact,
         "numbers": exact,
-        "terms": {**words, "similarity": "lucene", "fields": {"frequency": frequency}},
+        "terms": {**words, "similarity": "frequency", "norms": False},
+        "words": {**words, "similarity": "lucene"},
     }
     if recipe.embedder is not None:
         properties["vector"] = dict(vector)
@@ -92,7 +94,7 @@ def index_of(
         "mappings": {
             "dynamic": "strict",
             "_meta": {_META: {"recipe": recipe.text(), "made": made}},
-            "_source": {"excludes": ["vector"]},
+            "_source": {"excludes": ["vector", "words"]},
             "properties": properties,
         },
         "aliases": {alias: {}},
@@ -133,6 +135,7 @@ def chunk_document(record: Record) -> dict[str, Any]:
         "length": record.length,
         "languages": [str(ord(tag)) for tag in tags_of(languages_of(record.terms))],
         "terms": " ".join(encoded(term) for term, count in record.terms.items() for _ in range(count)),
+        "words": " ".join(_word(term) for term, count in record.terms.items() for _ in range(count)),
         "facets": [str(one) for one in of_metadata(metadata)],
         "numbers": [ordered_number(key, value) for key, value in numbers],
     }
@@ -140,6 +143,11 @@ def chunk_document(record: Record) -> dict[str, Any]:
         row = np.asarray(record.vector, "<f4")
         made |= {"vector": row.tolist(), "row": base64.b64encode(row.tobytes()).decode()}
     return made
+
+
+def _word(term: str) -> str:
+    """A term as the server ranks it: with one document frequency in all languages."""
+    return encoded(untagged(term))
 
 
 def parent_document(parent: Chunk) -> dict[str, Any]:
@@ -163,6 +171,11 @@ def chunk_of(source: Mapping[str, Any], kb: str) -> Chunk:
     key, text, header, parent, metadata = (source[name] for name in CHUNK)
     above = None if parent is None else id_of(parent)
     return Chunk(id_of(key), unescaped(text), above, json.loads(metadata), kb, unescaped(header))
+
+
+def score_of(hit: Mapping[str, Any]) -> float:
+    """The score of a hit, by which it is sorted first."""
+    return float(hit["sort"][0] if "sort" in hit else hit["_score"])
 
 
 def metadata_of(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,9 +309,9 @@ def languages_told(aggregations: Mapping[str, Any]) -> str:
 def by_engine(asked: Keywords) -> list[Clause]:
     """The clauses that rank by the index's own statistics."""
     return [
-        {"term": {"terms": {"value": encoded(form), "boost": count}}}
+        {"term": {"words": {"value": word, "boost": count}}}
         for forms, count in asked.terms.items()
-        for form in forms
+        for word in dict.fromkeys(map(_word, forms))
     ]
 
 
@@ -308,7 +321,7 @@ def by_weights(formula: Formula, curve: Curve, terms: Sequence[Weighted], mean: 
     return [
         {
             "script_score": {
-                "query": {"term": {"terms.frequency": encoded(form)}},
+                "query": {"term": {"terms": encoded(form)}},
                 "script": {"source": PARTS, "params": {**told, "weight": weight}},
             }
         }

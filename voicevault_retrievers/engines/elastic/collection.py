@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from voicevault_retrievers.core.execution.steps import Compute, Steps
@@ -34,7 +34,9 @@ Source = Mapping[str, Any]
 class Collection(Engine):
     """The part of an engine that keeps an index."""
 
-    connection: type[Connection]
+    connection: ClassVar[type[Connection]]
+    own_settings: ClassVar[Mapping[str, Any]] = {}
+    """The index settings that its vectors need."""
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Collection(Engine):
 
     def forget(self) -> None:
         super().forget()
-        self._known = {}
+        self._known.clear()
 
     def _ask(self, method: str, path: str, body: Any = None, **params: str) -> Steps[Any]:
         """A request to the index; SearchError where it is gone."""
@@ -103,7 +105,7 @@ class Collection(Engine):
     def _create(self, recipe: Recipe) -> Steps[None]:
         made, entry = uuid4().hex, recipe.embedder
         vector = {} if entry is None else self._vector_field(entry.dimension, recipe.options.get("index"))
-        body = bodies.index_of(recipe, made, f"{self.index}.{made}", vector, self._settings)
+        body = bodies.index_of(recipe, made, f"{self.index}.{made}", vector, {**self._settings, **self.own_settings})
         try:
             yield Call("PUT", f"/{self.index}", body)
         except SearchError as error:

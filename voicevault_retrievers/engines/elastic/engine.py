@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both, canonical, compile_filter
@@ -49,7 +49,8 @@ SAME = 1e-6
 CLAUSES = 1000
 """The most terms that a server scores; OpenSearch takes 1024 clauses."""
 
-Kept = Callable[[Sequence[Mapping[str, Any]]], list[KeywordHit]]
+SCOPES = 64
+"""The most filters whose languages are kept."""
 
 
 class ElasticEngine(Collection):
@@ -58,7 +59,7 @@ class ElasticEngine(Collection):
     capabilities = Capabilities(
         exact_vectors=False, atomic=False, native_async=True, server_fusion=True, engine_statistics=True
     )
-    cosine: str
+    cosine: ClassVar[str]
     """The script that scores a chunk by its cosine plus 1."""
 
     @abstractmethod
@@ -104,7 +105,7 @@ class ElasticEngine(Collection):
 
     def _near(self, hits: Sequence[Mapping[str, Any]], cosine: Callable[[float], float]) -> list[Found]:
         return [
-            Found(bodies.chunk_of(one["_source"], self.name), min(cosine(float(one["_score"])), 1.0)) for one in hits
+            Found(bodies.chunk_of(one["_source"], self.name), min(cosine(bodies.score_of(one)), 1.0)) for one in hits
         ]
 
     # Keywords.
@@ -129,17 +130,22 @@ class ElasticEngine(Collection):
         changed meanwhile.
         """
         clauses, exact = bodies.passing(asked.counting)
-        known, permitted = canonical(asked.counting), exact
+        known = canonical(asked.counting)
         if not exact:
-            self._known[known] = (yield from self._counted(asked.counting, ()))[1]
+            self._learn(known, (yield from self._counted(asked.counting, ()))[1])
         while True:
             languages = self._known.get(known, "")
             asking = asked(self._present(), languages)
             *found, told = yield from self._search(*made(asking), bodies.speaking(clauses))
-            spoken = bodies.languages_told(told["aggregations"]) if permitted else languages
+            spoken = bodies.languages_told(told["aggregations"]) if exact else languages
             if spoken == languages:
                 return asking, found
-            self._known[known] = spoken
+            self._learn(known, spoken)
+
+    def _learn(self, scope: str, languages: str) -> None:
+        if len(self._known) >= SCOPES:
+            self._known.clear()
+        self._known[scope] = languages
 
     def _weighed(self, asked: Asked) -> Steps[tuple[Keywords, CollectionCounts]]:
         """The query, and the exact statistics for it, counted once for a query."""
@@ -148,7 +154,7 @@ class ElasticEngine(Collection):
             languages = self._known.get(known, "")
             asking = asked(self._present(), languages)
             counts, spoken = yield from self._counted(asked.counting, asking.forms)
-            self._known[known] = spoken
+            self._learn(known, spoken)
             if spoken == languages:
                 asked.memo["counts"], asked.memo["languages"] = counts, spoken
         return asked(self._present(), asked.memo["languages"]), asked.memo["counts"]
@@ -209,7 +215,7 @@ class ElasticEngine(Collection):
 
             words, answers = yield from self._spoken(asked, made)
             hits = answers[0]["hits"]["hits"] if answers else []
-            found += self._hits(words, hits)
+            found += [hit for hit in self._hits(words, hits) if hit.forms]
             if len(hits) < size or len(found) >= k:
                 return best(found, k, positive=words.positive)
             after = hits[-1]["sort"]
@@ -221,13 +227,13 @@ class ElasticEngine(Collection):
         return [bodies.words(bodies.by_engine(words), bodies.passing(words.passing)[0], size, after)]
 
     def _hits(self, words: Keywords, hits: Sequence[Mapping[str, Any]]) -> list[KeywordHit]:
-        """The hits that pass, with the server's scores."""
+        """The hits that pass, with the server's scores; 0.0 for one whose words are of another language."""
         passes, found = compile_filter(words.passing), list[KeywordHit]()
         for hit in hits:
             chunk = bodies.chunk_of(hit["_source"], self.name)
             if passes(chunk.metadata):
                 forms = tuple(bodies.frequencies_of(hit["_source"], words.forms))
-                found.append(KeywordHit(chunk, float(hit["sort"][0]), forms))
+                found.append(KeywordHit(chunk, bodies.score_of(hit) if forms else 0.0, forms))
         return found
 
     def _exact(self, words: Keywords, counts: CollectionCounts, k: int) -> Steps[list[KeywordHit]]:
@@ -256,7 +262,7 @@ class ElasticEngine(Collection):
                 return found
 
     def _clauses(self, words: Keywords, terms: Sequence[Weighted], mean: float) -> list[Any] | None:
-        """The clauses by which the server scores exactly; None where it cannot: scores there only add what is positive."""
+        """The clauses by which the server scores exactly; None where it cannot, as its scores are never negative."""
         curve = words.formula.curve()
         if curve is None or len(words.forms) > CLAUSES or min(one.weight for one in terms) < 0:
             return None
@@ -372,19 +378,10 @@ class ElasticEngine(Collection):
             told = yield from self._search(*searches(should))
         answers = [one["hits"]["hits"] for one in told]
         if native is not None:
-            return self._fused_hits(words, answers[0]), []
+            return self._hits(words, answers[0]), []
         found = self._near(answers[-1], lambda score: 2 * score - 1)
-        return self._fused_hits(words, answers[0]) if len(answers) > 1 else [], found
-
-    def _fused_hits(self, words: Keywords, hits: Sequence[Mapping[str, Any]]) -> list[KeywordHit]:
-        return [
-            KeywordHit(
-                bodies.chunk_of(hit["_source"], self.name),
-                float(hit["_score"]),
-                tuple(bodies.frequencies_of(hit["_source"], words.forms)),
-            )
-            for hit in hits
-        ]
+        by_words = self._hits(words, answers[0]) if len(answers) > 1 else []
+        return [hit for hit in by_words if hit.forms], found
 
     def sibling(self, suffix: str, **options: Any) -> ElasticEngine:
         given: dict[str, Any] = {"embedder": self._given[1], "analyzer": self._given[0], "limits": self._limits}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Steps
@@ -27,8 +27,8 @@ class ElasticFused(FusedLeaf[ElasticSearch]):
     """Keyword and vector search in one round trip, fused by RRF; see `FusedLeaf`.
 
     A score is the sum of `1 / (k + rank)` over the two rankings of `depth`, ranks from 1. The server sends both
-    rankings, which are fused here. With `native` it fuses them itself: Elasticsearch with its `rrf` retriever, for which
-    it asks a licence, OpenSearch (2.19 and later) with a search pipeline. A filter that the server cannot evaluate
+    rankings, which are fused here. With `native` it fuses them itself: Elasticsearch with its `rrf` retriever, which
+    needs a licence, OpenSearch (2.19 and later) with a search pipeline. A filter that the server cannot evaluate
     exactly raises FilterNotSupportedError.
     """
 
@@ -40,9 +40,9 @@ class ElasticFused(FusedLeaf[ElasticSearch]):
         native: bool = False,
         *,
         name: str = "fused",
-        **options: object,
+        **options: Any,
     ) -> None:
-        super().__init__(engine, name, k, depth, EngineBM25(engine, **options), EngineDense(engine))  # type: ignore[arg-type]
+        super().__init__(engine, name, k, depth, EngineBM25(engine, **options), EngineDense(engine))
         self.native = flag("native", native)
 
     def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from voicevault_retrievers.core.protocols import Embedder
@@ -55,6 +55,7 @@ class OpenSearchEngine(ElasticEngine):
 
     unexplained = "OpenSearch"
     connection = OpenSearchConnection
+    own_settings: ClassVar[Mapping[str, Any]] = {"knn": True}
     cosine = "cosineSimilarity(params.vector, doc['vector']) + 1.0"
 
     def _vector_field(self, dimension: int, kind: str | None) -> Mapping[str, Any]:

@@ -215,6 +215,7 @@ def _handler(fake: FakeElastic) -> type[BaseHTTPRequestHandler]:
                 cause = {"type": "told_exception", "reason": f"it is {fake.status}"}
                 status, told = fake.status, {"error": {"root_cause": [cause], **cause}, "status": fake.status}
             sent = json.dumps(told).encode() if fake.raw is None else fake.raw
+            status = status if fake.raw is None else 200
             self.send_response(status)
             if fake.product == "Elasticsearch":
                 self.send_header("X-Elastic-Product", "Elasticsearch")

@@ -87,7 +87,7 @@ class ElasticEngine(Collection):
             found = [one for one in near if passes(one.chunk.metadata)]
             tied = len(found) >= k and near[-1].score > found[k - 1].score - SAME and ask < max(TIES, k)
             if len(hits) < ask or (len(found) >= k and not tied):
-                return sorted(found, key=lambda one: (-one.score, one.chunk.id))[:k]
+                return found[:k]
             ask *= 2
         return (yield from self._nearest_of_all(vector, k, wanted))
 
@@ -100,13 +100,14 @@ class ElasticEngine(Collection):
             hits = told["hits"]["hits"]
             found += [one for one in self._near(hits, lambda score: score - 1) if passes(one.chunk.metadata)]
             if len(hits) < PAGE or len(found) >= k:
-                return sorted(found, key=lambda one: (-one.score, one.chunk.id))[:k]
+                return found[:k]
             after = hits[-1]["sort"]
 
     def _near(self, hits: Sequence[Mapping[str, Any]], cosine: Callable[[float], float]) -> list[Found]:
-        return [
+        found = [
             Found(bodies.chunk_of(one["_source"], self.name), min(cosine(bodies.score_of(one)), 1.0)) for one in hits
         ]
+        return sorted(found, key=lambda one: (-one.score, one.chunk.id))
 
     # Keywords.
 

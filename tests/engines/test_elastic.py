@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.engines.engines import SYSTEMS, free_port
 from tests.helpers import HashEmbedder
@@ -28,7 +31,10 @@ from voicevault_retrievers.errors import (
 )
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene
+from voicevault_retrievers.testing.corpora import MIXED, mixed
+from voicevault_retrievers.testing.writing import ODD
 from voicevault_retrievers.text import Analyzer
+from voicevault_retrievers.text.languages import LANGUAGES
 
 elastic_server = pytest.importorskip("tests.engines.elastic_server")
 bodies = pytest.importorskip("voicevault_retrievers.engines.elastic.bodies")
@@ -154,6 +160,35 @@ def test_the_index_has_the_terms_of_the_analyzer(fake: Any, opened: Callable[...
     assert held == {f"t{at}": {encoded(term): at + 1} for at, term in enumerate(terms)}
 
 
+@pytest.mark.parametrize("language", [None, "auto", *LANGUAGES])
+def test_the_server_splits_the_terms_of_each_language_again(language: str | None) -> None:
+    analyzer = Analyzer(language)
+    for text in [
+        *MIXED,
+        *(chunk.text for chunk in mixed(8)),
+        *(chunk.indexed_text for chunk in ODD),
+        "gro\u00dfe-x/y.z",
+    ]:
+        check_terms(analyzer(text))
+
+
+@settings(max_examples=200, deadline=None)
+@given(terms=st.lists(st.one_of(st.text(min_size=1), st.text("wh0az-\u00e9\x01", min_size=1, max_size=4)), max_size=30))
+def test_any_terms_are_words(terms: list[str]) -> None:
+    check_terms(terms)
+
+
+def check_terms(terms: list[str]) -> None:
+    """The words of a chunk's document are its terms, each of the letters a to z and shorter than the tokenizer cuts."""
+    document = bodies.chunk_document(Record(Chunk("a", "pump"), None, Counter(terms), "d"))
+    words = document["terms"].split(" ") if document["terms"] else []
+    assert Counter(words) == Counter(map(encoded, terms))
+    assert len(set(words)) == len(set(terms))
+    for word in (*words, *document["words"].split()):
+        assert set(word) <= set("abcdefghijklmnopqrstuvwxyz")
+        assert len(word) <= bodies.LONGEST_WORD
+
+
 def test_another_formula_is_scored_exactly_or_refused(engine: Any) -> None:
     own = BM25.from_chunks(CHUNKS, Analyzer("en"), formula=BM25Plus()).search("pump oil", 9)
     assert engine.bm25(formula=BM25Plus()).search("pump oil", 9).ids == own.ids
@@ -197,6 +232,15 @@ def test_the_server_fuses_as_this_package_does(engine: Any, fake: Any, statistic
         assert len(there) == 8
     body = fake.asked[-1][2][1]
     assert "rrf" in str(body)
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("statistics", [None, "exact"])
+def test_a_query_without_a_known_word_is_fused_by_vectors_alone(engine: Any, native: bool, statistics: Any) -> None:
+    for text in ("the", "nosuchword"):
+        found = engine.fused(k=9, native=native, statistics=statistics).search(text, 5)
+        assert found.errors == ()
+        assert [hit.score for hit in found][:1] == pytest.approx([1 / 10][: len(found)])
 
 
 # Writing.

@@ -51,6 +51,16 @@ class NoCollectionError(SearchError):
     """The collection does not exist."""
 
 
+class CollectionExistsError(SearchError):
+    """The collection exists already."""
+
+
+_KINDS = {
+    "index_not_found_exception": NoCollectionError,
+    "resource_already_exists_exception": CollectionExistsError,
+}
+
+
 @dataclass(frozen=True)
 class Login:
     """A user with a password, or an API key; neither appears in texts."""
@@ -93,8 +103,8 @@ class Connection(ABC):
         return type(self)(self.url, *self._given)
 
     @abstractmethod
-    def _made(self, module: str, login: Login, options: Mapping[str, Any]) -> Any:
-        """The vendor's client: for event loops where `module` is "async"."""
+    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
+        """The vendor's client: for event loops where `kind` is "async"."""
 
     @abstractmethod
     def _send(self, client: Any, call: Call) -> Any:
@@ -121,11 +131,14 @@ class Connection(ABC):
     async def aask(self, call: Call) -> Any:
         """`ask` on the running event loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._of_loop:
-            await in_thread(partial(require, self._module, extra=self._module_extra))  # imports are slow
-            self._of_loop.setdefault(loop, self._connected("async"))
+        client = self._of_loop.get(loop)
+        if client is None:  # in a thread: importing the library and reading certificates are slow
+            made = await in_thread(partial(self._connected, "async"))
+            client = self._of_loop.setdefault(loop, made)
+            if client is not made:
+                await made.close()
         with self._errors():
-            return self._body(await self._send(self._of_loop[loop], call))
+            return self._body(await self._send(client, call))
 
     def close(self) -> None:
         """Close the connections of threads."""
@@ -158,9 +171,6 @@ class Connection(ABC):
                 raise
             raise told from error
 
-    _module: ClassVar[str]
-    _module_extra: ClassVar[str]
-
     def slow(self) -> SearchTimeoutError:
         """No answer in time."""
         return SearchTimeoutError(f"{self.place} did not answer within {self.timeout} s")
@@ -183,8 +193,7 @@ class Connection(ABC):
             return SearchNotAvailableError(f"{self.place} cannot answer now (HTTP {status})")
         if status in _SLOW:
             return SearchTimeoutError(f"{self.place} did not answer within {self.timeout} s (HTTP {status})")
-        gone = kind in ("index_not_found_exception", "aliases_not_found_exception")
-        return (NoCollectionError if gone else SearchError)(
+        return _KINDS.get(str(kind), SearchError)(
             f"{self.place} refused a request (HTTP {status}): {' '.join(str(_reason(error)).split())[:300]}"
         )
 
@@ -196,11 +205,10 @@ class ElasticsearchConnection(Connection):
     """Elasticsearch, by the package elasticsearch."""
 
     product = "Elasticsearch"
-    _module = _module_extra = "elasticsearch"
 
-    def _made(self, module: str, login: Login, options: Mapping[str, Any]) -> Any:
+    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
         clients = require("elasticsearch", extra="elasticsearch")
-        make = clients.AsyncElasticsearch if module == "async" else clients.Elasticsearch
+        make = clients.AsyncElasticsearch if kind == "async" else clients.Elasticsearch
         given: dict[str, Any] = {"request_timeout": self.timeout, "max_retries": 0, **options}
         return make(self.url, basic_auth=login.user, api_key=login.api_key, **given)
 
@@ -216,7 +224,7 @@ class ElasticsearchConnection(Connection):
     def _failure(self, error: Exception) -> SearchError | None:
         of, transport = (
             require("elasticsearch", extra="elasticsearch"),
-            require("elastic_transport", extra=self._module),
+            require("elastic_transport", extra="elasticsearch"),
         )
         if isinstance(error, transport.ConnectionTimeout):
             return self.slow()
@@ -231,13 +239,12 @@ class OpenSearchConnection(Connection):
     """OpenSearch, by the package opensearch-py."""
 
     product = "OpenSearch"
-    _module, _module_extra = "opensearchpy", "opensearch"
 
-    def _made(self, module: str, login: Login, options: Mapping[str, Any]) -> Any:
+    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
         clients = require("opensearchpy", extra="opensearch")
         if login.api_key is not None:
             raise ConfigError("OpenSearch has users and passwords: give user=(name, password), not api_key=")
-        make = clients.AsyncOpenSearch if module == "async" else clients.OpenSearch
+        make = clients.AsyncOpenSearch if kind == "async" else clients.OpenSearch
         given: dict[str, Any] = {"timeout": self.timeout, "max_retries": 0, **options}
         return make([self.url], http_auth=login.user, **given)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -15,7 +16,13 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.elastic import bodies
 from voicevault_retrievers.engines.elastic.bodies import Search, document_id, id_of, key_of
-from voicevault_retrievers.engines.elastic.clients import Call, Connection, Login, NoCollectionError
+from voicevault_retrievers.engines.elastic.clients import (
+    Call,
+    CollectionExistsError,
+    Connection,
+    Login,
+    NoCollectionError,
+)
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError, SearchError
@@ -108,9 +115,8 @@ class Collection(Engine):
         body = bodies.index_of(recipe, made, f"{self.index}.{made}", vector, {**self._settings, **self.own_settings})
         try:
             yield Call("PUT", f"/{self.index}", body)
-        except SearchError as error:
-            if "resource_already_exists_exception" not in str(error):
-                raise
+        except CollectionExistsError:  # another client has just created it
+            return
 
     def _drop(self) -> Steps[None]:
         try:
@@ -161,7 +167,7 @@ class Collection(Engine):
             (told,) = yield from self._search(bodies.listing(clauses, PAGE, fields, after))
             hits = told["hits"]["hits"]
             page = [hit["_source"] for hit in hits]
-            yield Compute(lambda page=page: take(page))  # type: ignore[misc]  # bound now
+            yield Compute(partial(take, page))
             if len(hits) < PAGE:
                 return
             after = hits[-1]["sort"]

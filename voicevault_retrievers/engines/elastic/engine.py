@@ -228,13 +228,13 @@ class ElasticEngine(Collection):
         return [bodies.words(bodies.by_engine(words), bodies.passing(words.passing)[0], size, after)]
 
     def _hits(self, words: Keywords, hits: Sequence[Mapping[str, Any]]) -> list[KeywordHit]:
-        """The hits that pass, with the server's scores; 0.0 for one whose words are of another language."""
+        """The hits that pass, with the server's scores; without forms where only another language has the words."""
         passes, found = compile_filter(words.passing), list[KeywordHit]()
         for hit in hits:
             chunk = bodies.chunk_of(hit["_source"], self.name)
             if passes(chunk.metadata):
                 forms = tuple(bodies.frequencies_of(hit["_source"], words.forms))
-                found.append(KeywordHit(chunk, bodies.score_of(hit) if forms else 0.0, forms))
+                found.append(KeywordHit(chunk, bodies.score_of(hit), forms))
         return found
 
     def _exact(self, words: Keywords, counts: CollectionCounts, k: int) -> Steps[list[KeywordHit]]:
@@ -312,7 +312,8 @@ class ElasticEngine(Collection):
                 return [bodies.words(bodies.by_engine(words), clauses, PAGE, least=0)]
 
             words, (told,) = yield from self._spoken(asked, made)
-            scores |= {hit.chunk.id: hit.score for hit in self._hits(words, told["hits"]["hits"])}
+            hits = self._hits(words, told["hits"]["hits"])
+            scores |= {hit.chunk.id: hit.score if hit.forms else 0.0 for hit in hits}
         return scores
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
@@ -347,7 +348,8 @@ class ElasticEngine(Collection):
         """The best `depth` by keywords and by vectors, in one request.
 
         With `native`, RRF's constant and the number of hits, the server fuses: they are the keyword hits, with its
-        scores, and nothing is by vectors. FilterNotSupportedError for a filter that it cannot evaluate.
+        scores, and nothing is by vectors; without a word to search, as without `native`. FilterNotSupportedError for a
+        filter that the server cannot evaluate.
         """
         wanted = both(query.require, query.where)
         if nothing_passes(wanted) or not (yield from self._ready()):
@@ -368,6 +370,7 @@ class ElasticEngine(Collection):
 
         if self._by_engine(asked(self._present(), "")):
             words, told = yield from self._spoken(asked, lambda words: searches(bodies.by_engine(words)))
+            ranked = bool(words.terms)
         else:
             words, counts = yield from self._weighed(asked)
             terms = weigh(words, counts)
@@ -376,12 +379,12 @@ class ElasticEngine(Collection):
                 raise ConfigError(
                     f"{self._connection.product} cannot rank by {words.formula!r}: fuse bm25() and dense()"
                 )
-            told = yield from self._search(*searches(should))
+            told, ranked = (yield from self._search(*searches(should))), bool(should)
         answers = [one["hits"]["hits"] for one in told]
-        if native is not None:
+        if native is not None and ranked:
             return self._hits(words, answers[0]), []
         found = self._near(answers[-1], lambda score: 2 * score - 1)
-        by_words = self._hits(words, answers[0]) if len(answers) > 1 else []
+        by_words = self._hits(words, answers[0]) if ranked else []
         return [hit for hit in by_words if hit.forms], found
 
     def sibling(self, suffix: str, **options: Any) -> ElasticEngine:

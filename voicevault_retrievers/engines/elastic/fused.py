@@ -48,7 +48,7 @@ class ElasticFused(FusedLeaf[ElasticSearch]):
     def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:
         native = (self.k, k) if self.native else None
         words, near = yield from self.engine.fusing(asked, vector, query, max(self.depth, k), native)
-        if self.native:
+        if self.native and not near:
             said = (f"RRF in the server, k {self.k}",)
             found = [Match(hit.chunk, hit.score, asked.words(hit.forms), said) for hit in words]
             return sorted(found, key=_best_first)[:k]

@@ -7,7 +7,7 @@ pages (elastic.co/docs/api/doc/elasticsearch, docs.opensearch.org):
 - index: "Create an index", "Get mapping definitions", "Delete indices"; "Similarity settings"; "Whitespace tokenizer"
 - documents: "Bulk index or delete documents" (with `require_alias`, `if_seq_no`, `refresh`), "Get multiple documents",
   "Optimistic concurrency control"
-- searches: "Run a search", "Run multiple searches", "Count search results", "Sort search results", "Paginate search
+- searches: "Run multiple searches", "Run a search" for their bodies, "Count search results", "Sort search results", "Paginate search
   results" (`search_after`), and those that `elastic_queries` names
 - errors: the object `error` with `root_cause`, `type` and `reason`, and `status`
 """
@@ -22,7 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from tests.engines.elastic_queries import Index, RefusedError, only, refused
+from tests.engines.elastic_index import RefusedError, only, refused
+from tests.engines.elastic_queries import Index
 
 MAX_ID = 512
 """The most bytes of an `_id`."""
@@ -90,9 +91,6 @@ class FakeElastic:
             case "POST", [name, "_count"]:
                 only(body, ("query",), "count")
                 return {"count": len(self._index(name).scores(body["query"])), "_shards": self._shards()}
-            case "POST", [name, "_search"]:
-                only(params, ("search_type",), "search")
-                return self._searched(name, body)
             case "POST", [name, "_msearch"]:
                 only(params, (), "msearch")
                 heads, bodies = body[::2], body[1::2]

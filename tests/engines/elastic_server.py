@@ -7,8 +7,8 @@ pages (elastic.co/docs/api/doc/elasticsearch, docs.opensearch.org):
 - index: "Create an index", "Get mapping definitions", "Delete indices"; "Similarity settings"; "Whitespace tokenizer"
 - documents: "Bulk index or delete documents" (with `require_alias`, `if_seq_no`, `refresh`), "Get multiple documents",
   "Optimistic concurrency control"
-- searches: "Run multiple searches", "Run a search" for their bodies, "Count search results", "Sort search results", "Paginate search
-  results" (`search_after`), and those that `elastic_queries` names
+- searches: "Run multiple searches", with bodies as of "Run a search"; "Count search results", "Sort search results",
+  "Paginate search results" (`search_after`), and those that `elastic_queries` names
 - errors: the object `error` with `root_cause`, `type` and `reason`, and `status`
 """
 

@@ -153,7 +153,8 @@ def test_the_index_has_the_terms_of_the_analyzer(fake: Any, opened: Callable[...
     terms = ["pump", "a b", "x-y/z", "\u00e9t\u00e9", "\u6c34\u6cf5", "\U0001f600", "v" * 900, "\u00e9" * 450]
     engine = opened()
     engine.run(engine._ready(create=True))
-    records = [Record(Chunk(f"t{at}", term), None, {term: at + 1}, "d") for at, term in enumerate(terms)]
+    chunks = [Chunk(f"t{at}", term) for at, term in enumerate(terms)]
+    records = [Record(one, None, {one.text: at + 1}, engine.digest(one)) for at, one in enumerate(chunks)]
     engine.run(engine._write(records, []))
     (index,) = fake.indexes.values()
     held = {document.stored["key"][1:]: dict(document.terms) for document in index.documents.values()}
@@ -258,6 +259,19 @@ def test_a_write_that_fails_in_part_is_told(opened: Callable[..., Any], fake: An
     fake.failing.clear()
     assert engine.upsert(chunks).added == 1
     assert len(engine) == 3
+
+
+def test_what_was_analysed_for_another_index_is_not_written(opened: Callable[..., Any]) -> None:
+    engine, chunk = opened(), Chunk("a", "pump")
+    engine.run(engine._ready(create=True))
+    record = Record(chunk, None, {"pump": 1}, engine.digest(chunk))
+    opened().clear()
+    other = opened(analyzer=Analyzer("de"))
+    other.upsert([Chunk("b", "Pumpe")])
+    assert engine.reload()  # as another thread does meanwhile
+    with pytest.raises(SearchError, match="replaced meanwhile"):
+        engine.run(engine._write([record], []))
+    assert other.get(["a"]) == {}
 
 
 def test_large_documents_are_sent_in_several_requests(

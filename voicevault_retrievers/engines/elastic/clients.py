@@ -19,6 +19,9 @@ from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 
+POOL = 10
+"""The connections that OpenSearch's client keeps; its own default is 1 for threads. Elasticsearch's keeps as many."""
+
 _REFUSED, _AWAY, _SLOW = (401, 403), (429, 502, 503), (408, 504)
 _PLACE = re.compile(r"https?://[^/@?#\\\s]+(/[^@?#\s]*)?")
 
@@ -245,7 +248,7 @@ class OpenSearchConnection(Connection):
         if login.api_key is not None:
             raise ConfigError("OpenSearch has users and passwords: give user=(name, password), not api_key=")
         make = clients.AsyncOpenSearch if kind == "async" else clients.OpenSearch
-        given: dict[str, Any] = {"timeout": self.timeout, "max_retries": 0, **options}
+        given: dict[str, Any] = {"timeout": self.timeout, "max_retries": 0, "pool_maxsize": POOL, **options}
         return make([self.url], http_auth=login.user, **given)
 
     def _send(self, client: Any, call: Call) -> Any:

@@ -216,7 +216,8 @@ class Collection(Engine):
         raise type(first)(f"{len(failed)} of {len(results)} documents were not written: {first}")
 
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> Steps[None]:
-        self._known = {}
+        if any(record.digest != self.digest(record.chunk) for record in records[:1]):
+            raise self._gone()  # they were analysed for another index
         before = yield from self._documents([key_of(record.chunk.id) for record in records], ["parent"])
         made = [bodies.chunk_document(record) for record in records]
         made += [bodies.parent_document(parent) for parent in parents]
@@ -225,7 +226,6 @@ class Collection(Engine):
         yield from self._tidy({one["_source"]["parent"] for one in before.values()} - named)
 
     def _remove(self, ids: Sequence[str]) -> Steps[int]:
-        self._known = {}
         held = yield from self._documents([key_of(one) for one in ids], ["parent"])
         results = yield from self._bulk([({"delete": {"_id": document_id(key)}}, None) for key in held])
         self._written(results)

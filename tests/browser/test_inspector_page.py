@@ -11,6 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.browser.driving import QUESTION, Watch, address, hostile, presets, served, settled, shown, statutes
+from voicevault_retrievers.core.types import Chunk
+from voicevault_retrievers.store import KnowledgeBase
 
 Opened = Callable[..., Any]
 
@@ -189,6 +191,27 @@ def test_the_page_can_be_a_part_of_a_larger_site(browser: Any, tmp_path: Path) -
         page.locator(".hit").first.wait_for()
         assert page.url == f"{origin}/inspect/#q=zebra"
         page.close()
+
+
+def test_a_text_of_two_files_is_one_hit_and_an_irrelevant_hit_says_so(browser: Any, tmp_path: Path) -> None:
+    from voicevault_retrievers.inspector import app
+
+    preset = tmp_path / "sure.yaml"
+    preset.write_text("version: 1\nchannels: {bm25: {}}\nstages: [{relevance: {slope: 10, intercept: -3}}]\n")
+    texts = {"a": "the pump hums", "b<b>": "the pump  hums", "c": "a pump, a valve, a seal and a very long lever"}
+    with KnowledgeBase.create("twins", root=tmp_path / "kb") as base:
+        base.add([Chunk(name, text, None, {"source_file": f"{name}.md"}) for name, text in texts.items()])
+    with served(app([base], presets=[str(preset)])) as origin:
+        watch = Watch(origin)
+        page = watch.over(browser.new_page(base_url=origin))
+        shown(page, address("the pump hums", kb="twins", preset="sure"))
+        twin, other = page.locator(".hit").all()
+        assert "Also in [Source: b<b>.md]" in twin.inner_text()
+        assert twin.locator(".doubt").count() == 0
+        assert other.locator(".doubt").inner_text() == "Irrelevant"
+        assert "Also in" not in other.inner_text()
+        page.close()
+    assert watch.problems == []
 
 
 def test_a_graph_and_questions_say_what_led_to_a_hit(browser: Any, tmp_path: Path) -> None:

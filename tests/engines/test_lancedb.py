@@ -27,6 +27,7 @@ from voicevault_retrievers.errors import (  # noqa: E402
     SearchError,
     SearchNotAvailableError,
 )
+from voicevault_retrievers.fusion import fuse  # noqa: E402
 from voicevault_retrievers.lexical.statistics import Statistics  # noqa: E402
 from voicevault_retrievers.store import KnowledgeBase  # noqa: E402
 from voicevault_retrievers.store.lock import locked  # noqa: E402
@@ -172,6 +173,36 @@ def test_what_another_process_writes_is_found_by_the_next_search(tmp_path: Path)
 
 
 @pytest.mark.program
+def test_a_table_is_opened_once_for_a_version_and_each_term_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LanceEngine("plant", tmp_path, **GIVEN)
+    engine.upsert(chunks(50))
+    search, asked = fuse({"bm25": engine.bm25(), "dense": engine.dense()}).search, list[str]()
+    opened, counted = LanceEngine._connection, LanceEngine.counted
+    monkeypatch.setattr(LanceEngine, "_connection", lambda self: asked.append("open") or opened(self))
+    monkeypatch.setattr(LanceEngine, "counted", lambda self, *of: asked.append("count") or counted(self, *of))
+    engine.get(["c0001"])
+    found = search(Query("pump valve"), 5)
+    assert asked == ["open", "count", "count"]
+    assert search(Query("pump valve"), 5) == found
+    assert asked == ["open", "count", "count"]
+    engine.upsert(chunks(51))
+    search(Query("pump"), 5)
+    assert asked[3:].count("count") == 1
+
+
+def test_a_collection_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:
+    """Also where its table has as many versions as the one before."""
+    engine = LanceEngine("plant", tmp_path, **GIVEN)
+    for text in ("the pump", "the valve", "the seal"):
+        other = LanceEngine("plant", tmp_path, **GIVEN)
+        other.clear()
+        other.upsert([Chunk("a", text)])
+        assert engine.get(["a"])["a"].text == text
+        assert engine.bm25().search(text.split()[1], 3).ids == ("a",)
+
+
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     writers = [other(tmp_path, first) for first in (1000, 2000)]
     assert [writer.wait(120) for writer in writers] == [0, 0]

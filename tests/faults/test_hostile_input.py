@@ -36,13 +36,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.documents import _html, _load, _pdf, discover, load
+from voicevault_retrievers import documents
+from voicevault_retrievers.documents import _html, _load, _pdf, discover
 from voicevault_retrievers.errors import ConfigError, DocumentError, IncompatibleIndexError, RetrievalError
 from voicevault_retrievers.store import KnowledgeBase, pickle_import, safe_unpickling
 from voicevault_retrievers.store.names import check_name, locate, names
 from voicevault_retrievers.store.voicevault import import_voicevault, read_bm25
 
 EMBEDDER = HashEmbedder(2)
+load = functools.partial(documents.load, limits=None)
+"""Tests of what a loader does look into it; for the limits see `test_reading_limits.py`."""
 TEXTS = ["a quick fox", "a lazy dog", "birds"]
 CANARY = "canary"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from voicevault_retrievers.cli.live import following, interruptible
 from voicevault_retrievers.cli.metered import metered
 from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import CHILD_CHARS, PARENT_CHARS, discover
+from voicevault_retrievers.documents import CHILD_CHARS, LIMITS, PARENT_CHARS, discover
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.store import KnowledgeBase, Update, update
 from voicevault_retrievers.store.manifest import VectorSearch
@@ -52,6 +53,13 @@ from voicevault_retrievers.text.analyzer import AUTO
     "--headers/--no-headers", default=True, help="Index title and headings before each chunk.  [default: yes]"
 )
 @click.option("--prune", is_flag=True, help="Remove files that are on disk no more.")
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=LIMITS.seconds,
+    show_default=True,
+    help="How long the reading of a file may take.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @options.wait
 @options.root
@@ -68,11 +76,14 @@ def index(
     children: int | None,
     headers: bool,
     prune: bool,
+    max_seconds: float,
     quiet: bool,
     wait: float,
     root: Path | None,
 ) -> None:
     """Read PDF, Markdown, HTML, DOCX and text files, and folders of them, into a knowledge base.
+
+    Files are read in a separate process that is limited in time, memory and text; one that exceeds them is skipped.
 
     What was read before and has not changed is left as it is. When it is broken off, the same command goes on from
     there. With --parents chunks are --children long, and each belongs to a parent, which is kept beside and not
@@ -86,6 +97,7 @@ def index(
         "parents": parents,
         "children": children or CHILD_CHARS,
         "headers": headers,
+        "limits": replace(LIMITS, seconds=max_seconds),
     }
     with interruptible():
         base = _base(kb, root, paths, language, model, vectors, wait)

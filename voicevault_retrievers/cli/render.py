@@ -19,6 +19,8 @@ from voicevault_retrievers.cli import options
 from voicevault_retrievers.core.explanation import explain as explained
 from voicevault_retrievers.core.explanation import provenance, told_wordings, wordings
 from voicevault_retrievers.core.types import Hit, Result
+from voicevault_retrievers.rerank.grouping import copies_of
+from voicevault_retrievers.rerank.relevance import is_irrelevant
 
 JSON_VERSION = 1
 
@@ -27,8 +29,8 @@ def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
     """A result as plain data, with the keys listed here.
 
     `query`, `wordings` (text, weight, channels), `route`, `kbs`, `hits` (rank, id, kb, text, metadata, score,
-    provenance, and `passages` of a group), `context`, `citations`, `channels_used`, `timings_ms`, `confidence`,
-    `degraded`, `errors`.
+    provenance, irrelevant, and `passages` of a group or of a text with several sources), `context`, `citations`,
+    `channels_used`, `timings_ms`, `confidence`, `degraded`, `errors`.
     """
     return {
         "version": JSON_VERSION,
@@ -36,7 +38,10 @@ def as_data(result: Result, kbs: Sequence[str]) -> dict[str, Any]:
         "wordings": wordings(result),
         "route": result.route.value if result.route else None,
         "kbs": list(kbs),
-        "hits": [_hit(rank, hit) for rank, hit in enumerate(result.hits, 1)],
+        "hits": [
+            {**_hit(rank, hit), "irrelevant": is_irrelevant(hit, result.confidence)}
+            for rank, hit in enumerate(result.hits, 1)
+        ],
         "context": result.context.text,
         "context_tokens": result.context_tokens,
         "citations": [asdict(citation) for citation in result.context.citations],
@@ -77,11 +82,14 @@ def show(console: Console, result: Result, *, explain: bool = False) -> None:
         console.print("Nothing found.")
     for rank, hit in enumerate(result.hits, 1):
         source = without_controls(header(citation_of(rank, hit, "")))
-        console.print(f"[bold]{rank}. {escape(source)}[/] {escape(score_line(hit))}", highlight=False)
+        doubt = " [red]irrelevant[/]" if is_irrelevant(hit, result.confidence) else ""
+        console.print(f"[bold]{rank}. {escape(source)}[/]{doubt} {escape(score_line(hit))}", highlight=False)
         first, *others = hit.passages or (hit,)
         console.print(f"   {escape(excerpt(first.text or first.chunk.text))}", highlight=False)
+        copies = copies_of(hit)
         for passage in others:
-            own = f"{header(citation_of(rank, passage, ''))} {excerpt(passage.text or passage.chunk.text)}"
+            own = without_controls(header(citation_of(rank, passage, "")))
+            own += "" if passage in copies else f" {excerpt(passage.text or passage.chunk.text)}"
             console.print(f"   + {escape(own)}", highlight=False)
         if explain:
             console.print(escape("\n".join(explained(hit).splitlines()[1:])), highlight=False, style="dim")

@@ -19,7 +19,7 @@ from voicevault_retrievers.pipeline.presets import Preset, load_preset
 from voicevault_retrievers.pipeline.presets.files import default_preset
 from voicevault_retrievers.pipeline.presets.sections import filled, text_model
 from voicevault_retrievers.pipeline.query_file import FileQuery
-from voicevault_retrievers.rerank.grouping import GroupBy
+from voicevault_retrievers.rerank.grouping import FOLDED, GroupBy
 from voicevault_retrievers.store import Bases
 from voicevault_retrievers.store.names import existing, locate, vacant
 
@@ -72,8 +72,9 @@ class SearchOptions:
                 base.close()
 
     def over(self, base: Bases | Engine) -> Pipeline:
-        """The preset over the opened bases or engine."""
-        return self.loaded().over(base).grouping(self.group_by)
+        """The preset over the opened bases or engine; without another grouping, equal texts are folded."""
+        pipeline = self.loaded().over(base)
+        return pipeline.grouping(self.group_by or pipeline.group_by or FOLDED)
 
     def loaded(self) -> Preset:
         """The preset by its name or file, or the default one."""

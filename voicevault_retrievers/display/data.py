@@ -20,6 +20,9 @@ from voicevault_retrievers.display.marking import marked
 from voicevault_retrievers.errors import told
 from voicevault_retrievers.errors import told as told_of_error
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
+from voicevault_retrievers.rerank.calibration import Confidence
+from voicevault_retrievers.rerank.grouping import copies_of
+from voicevault_retrievers.rerank.relevance import is_irrelevant
 
 MOST = 50
 """The most hits of a list that are kept."""
@@ -135,13 +138,16 @@ def analyzer_of(channel: Channel) -> AnyAnalyzer | None:
     return next((one for leaf in channel.leaves() if callable(one := getattr(leaf, "analyzer", None))), None)
 
 
-def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> dict[str, Any]:
+def hit_data(
+    hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None, confidence: Confidence = "ok"
+) -> dict[str, Any]:
     """A hit as plain data.
 
     `rank`, `id`, `kb`, `text` (the chunk's own), `context` (what a model reads, where different), `metadata`, `source`
     (`file`, `page`, `section`) and their `header`, `score`; `badge`, a key of `BADGES`; `parts`, the channels' votes
     (see `_part`), and `fused`, the sum of their contributions; `stages`, the votes of later stages; `pieces`, the text
-    as of `marked` for all matched words, and `header_pieces`, the chunk's header.
+    as of `marked` for all matched words, and `header_pieces`, the chunk's header; `copies`, the headers of the other
+    sources of the same text; `irrelevant`, see `is_irrelevant`.
 
     `analyzer` is that of the keyword channel, by default `Analyzer()`.
     """
@@ -165,6 +171,8 @@ def hit_data(hit: Hit, rank: int = 1, analyzer: AnyAnalyzer | None = None) -> di
             "stages": [_stage(vote) for vote in votes if vote not in parts],
             "pieces": _pieces(hit, chunk.text, analyzer),
             "header_pieces": _pieces(hit, chunk.header, analyzer),
+            "copies": [header(citation_of(rank, one, "")) for one in copies_of(hit)],
+            "irrelevant": is_irrelevant(hit, confidence),
         }
     )
     return data
@@ -194,7 +202,7 @@ def account(result: Result, analyzer: AnyAnalyzer | None = None) -> dict[str, An
     `error`, `texts`) and `total_ms`, the end of the last one; `channels_used`, `confidence`, `degraded`, `errors`
     (`stage`, `kind`, `message`, `degrades`).
     """
-    hits = [hit_data(hit, rank, analyzer) for rank, hit in enumerate(result.hits, 1)]
+    hits = [hit_data(hit, rank, analyzer, result.confidence) for rank, hit in enumerate(result.hits, 1)]
     counted = Counter(hit["badge"] for hit in hits)
     told: dict[str, Any] = _plain(
         {

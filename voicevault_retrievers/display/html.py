@@ -85,6 +85,8 @@ def _hit(hit: Mapping[str, Any], scale: _Scale) -> str:
     badge = _BADGE.format(COLOURS[hit["badge"]], BADGES[hit["badge"]])
     score = "not scored" if hit["score"] is None else f"score {hit['score']:.4g}"
     score += f", from {_text(hit['kb'])}" if hit["kb"] else ""
+    score += "".join(f", also {_text(one)}" for one in hit["copies"])
+    score += ", irrelevant" if hit["irrelevant"] else ""
     return "".join(
         [
             f"<div>{badge} {_text(hit['header'])} {score}</div>",

@@ -6,17 +6,19 @@ describes how it reads them.
 
 from voicevault_retrievers.documents._families import CHILD_CHARS, PARENT_CHARS, Split, split_families
 from voicevault_retrievers.documents._ingest import File, Ingest, Skipped, discover, files, read, recipe
-from voicevault_retrievers.documents._load import load
 from voicevault_retrievers.documents._model import Document, Part
+from voicevault_retrievers.documents._reader import LIMITS, ReadingLimits, load
 from voicevault_retrievers.documents._split import split
 
 __all__ = [
     "CHILD_CHARS",
+    "LIMITS",
     "PARENT_CHARS",
     "Document",
     "File",
     "Ingest",
     "Part",
+    "ReadingLimits",
     "Skipped",
     "Split",
     "discover",

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile, ZipFile
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._model import BETWEEN, EXTRA, HeadingPath, Part
+from voicevault_retrievers.documents._zip import check_archive
 from voicevault_retrievers.errors import DocumentError
 
 if TYPE_CHECKING:
     from docx.document import Document as WordDocument
     from docx.oxml.xmlchemy import BaseOxmlElement
 
-MAX_UNPACKED = 512 << 20
-MAX_RATIO, RATIO_FROM = 200, 16 << 20
 MAX_PARAGRAPHS = 500_000
 
 _HEADING = re.compile(r"Heading (\d)|Title")
@@ -35,7 +33,7 @@ def load_docx(path: Path) -> list[Part]:
     declares entities, or has too many paragraphs.
     """
     docx = require("docx", extra=EXTRA)
-    _check_size(path)
+    check_archive(path, "DOCX")
     document: WordDocument = docx.Document(str(path))
     _check_markup(document, path.name)
     levels, path_of = _heading_levels(document), HeadingPath()
@@ -52,25 +50,6 @@ def load_docx(path: Path) -> list[Part]:
         Part(BETWEEN.join(blocks), section=section, above=above, body=0 if section is None else len(blocks[0]))
         for section, above, blocks in sections
     ]
-
-
-def _check_size(path: Path) -> None:
-    try:
-        with ZipFile(path) as archive:
-            members = archive.infolist()
-    except BadZipFile as error:
-        raise DocumentError(
-            f"{path.name} is not a DOCX ({error}): it may have a password or be an old .doc; save it anew as DOCX"
-        ) from error
-    size = sum(member.file_size for member in members)
-    # Each member is checked, as incompressible data beside a bomb would lower the ratio of the whole.
-    bombs = [m.filename for m in members if m.file_size > max(RATIO_FROM, MAX_RATIO * m.compress_size)]
-    if size > MAX_UNPACKED or bombs:
-        parts = ", ".join(bombs[:3]) or "all of it"
-        raise DocumentError(
-            f"{path.name} declares {size >> 20} MiB unpacked, too much for its size ({parts}): it looks like a zip "
-            "bomb; divide it, or save it as PDF"
-        )
 
 
 def _check_markup(document: WordDocument, name: str) -> None:

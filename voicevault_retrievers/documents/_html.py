@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._markdown import decode
@@ -32,7 +32,15 @@ MAX_CHARS, MAX_TAGS = 64 << 20, 500_000
 MAX_RESCANNED = 50_000_000
 """The most characters that Python's parser may reread for tags, comments and marked sections that are never closed."""
 
+MAX_SEPARATORS = 2_000_000
+"""The most spaces, quotes and slashes in opening tags: an attribute has at least one, and takes 1 KB of memory."""
+
+MAX_CLIMBED = 20_000_000
+"""The most steps from texts to the root: Beautiful Soup takes as many for a text behind another node."""
+
 _ENDS = (("<", ">"), ("<!--", "-->"), ("<![", "]>"))
+_OPENING = re.compile(r"<[a-zA-Z][^>]*")
+_SEPARATORS = " \n\t\r\f/\"'"
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 # Like in browsers, Latin-1 means Windows-1252; a declaration in ASCII bytes rules out UTF-16.
 _MEANT = {"iso-8859-1": "cp1252", "utf-16": "utf-8"}
@@ -42,7 +50,8 @@ def load_html(path: Path) -> list[Part]:
     """A part per heading, with a line per block or table row; ` | ` separates cells.
 
     The encoding is that of a byte order mark, else the declared one, else UTF-8. Raises DocumentError for a page that
-    is too large, or that has so many unclosed tags, comments or sections that parsing would take too long.
+    is too large, or that has so many unclosed tags, comments, sections or attributes, or nests so deeply, that parsing
+    would take too long.
     """
     bs4 = require("bs4", extra=EXTRA)
     data = path.read_bytes()
@@ -50,7 +59,7 @@ def load_html(path: Path) -> list[Part]:
     markup = decode(data, path.name, _MEANT.get(declared, declared))
     _check(markup, path.name)
     # bs4 warns of input that looks like a file name, unless it is a stream, and of an XML declaration.
-    soup = bs4.BeautifulSoup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), "html.parser")
+    soup = _soup(io.StringIO(re.sub(r"\A\s*<\?xml[^>]*>", "", markup)), path.name)
     page = _Page()
     for event, value in _events(soup):
         getattr(page, event)(value)
@@ -64,10 +73,32 @@ def _check(markup: str, name: str) -> None:
         raise DocumentError(
             f"{name} has {len(markup)} characters and {tags} tags, more than {MAX_CHARS} or {MAX_TAGS}: divide it"
         )
+    opening = "".join(_OPENING.findall(markup))
+    separators = sum(map(opening.count, _SEPARATORS))
+    if separators > MAX_SEPARATORS:
+        raise DocumentError(f"{name} has too many attributes ({separators} separators in tags): save it without them")
     for start, end in _ENDS:
         rest = markup[markup.rfind(end) + 1 :]
         if rest.count(start) * len(rest) > MAX_RESCANNED:
             raise DocumentError(f"{name} has {rest.count(start)} times a {start} that no {end} closes: it is damaged")
+
+
+def _soup(markup: io.StringIO, name: str) -> BeautifulSoup:
+    """Parse a page. Raises DocumentError where it nests so deeply that this takes too long."""
+    bs4 = require("bs4", extra=EXTRA)
+
+    class Soup(bs4.BeautifulSoup):  # type: ignore[misc,name-defined]  # its base is imported when it is used
+        climbed = 0
+
+        def object_was_parsed(self, *args: Any, **options: Any) -> None:
+            if self.currentTag.next_element is not None:
+                self.climbed += len(self.tagStack)
+                if self.climbed > MAX_CLIMBED:
+                    raise DocumentError(f"{name} nests its tags too deeply ({len(self.tagStack)} levels): save it anew")
+            super().object_was_parsed(*args, **options)
+
+    soup: BeautifulSoup = Soup(markup, "html.parser")
+    return soup
 
 
 def _events(soup: BeautifulSoup) -> Iterator[tuple[str, str]]:

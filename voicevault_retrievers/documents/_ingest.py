@@ -9,7 +9,8 @@ from pathlib import Path
 
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents._families import CHILD_CHARS, Split, split_families
-from voicevault_retrievers.documents._load import LOADERS, load, name_below
+from voicevault_retrievers.documents._load import LOADERS, name_below
+from voicevault_retrievers.documents._reader import LIMITS, ReadingLimits, load
 from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
 
@@ -54,12 +55,13 @@ class File:
         parents: int | None = None,
         children: int = CHILD_CHARS,
         headers: bool = True,
+        limits: ReadingLimits | None = LIMITS,
     ) -> Split:
         """Load and split: into chunks of `max_chars`, or with `parents` like `split_families`. Raises like both.
 
-        Without `headers`, chunks have none.
+        Without `headers`, chunks have none. For `limits` see `load`.
         """
-        document = load(self.path, root=self.root)
+        document = load(self.path, root=self.root, limits=limits)
         if parents is None:
             found = Split(tuple(split(document, max_chars=max_chars)))
         else:
@@ -74,19 +76,22 @@ def read(
     parents: int | None = None,
     children: int = CHILD_CHARS,
     headers: bool = True,
+    limits: ReadingLimits | None = LIMITS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Ingest:
     """Find, load and split files. A file that raises DocumentError, or has another file's `source_file`, is skipped.
 
     Chunks have at most `max_chars` characters; with `parents`, they are children of such parents (see
-    `split_families`). Without `headers`, chunks have none. Raises DocumentError for a path that does not exist,
-    MissingExtraError for a library that is not installed.
+    `split_families`). Without `headers`, chunks have none. For `limits` see `load`. Raises DocumentError for a path
+    that does not exist, MissingExtraError for a library that is not installed.
     """
     found, skipped = files(paths)
     splits: list[Split] = []
     for done, file in enumerate(found, 1):
         try:
-            splits.append(file.split(max_chars=max_chars, parents=parents, children=children, headers=headers))
+            splits.append(
+                file.split(max_chars=max_chars, parents=parents, children=children, headers=headers, limits=limits)
+            )
         except DocumentError as error:
             skipped.append(Skipped(file.name, str(error)))
         if progress is not None:

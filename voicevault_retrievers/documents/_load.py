@@ -1,4 +1,4 @@
-"""Loads a file as a document: the loaders by format, and checks that apply to all formats."""
+"""Loads the parts of a file: the loaders by format, and checks that apply to all formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from voicevault_retrievers.documents._docx import load_docx
 from voicevault_retrievers.documents._html import load_html
 from voicevault_retrievers.documents._markdown import load_markdown, load_text
-from voicevault_retrievers.documents._model import Document, Part, with_headings
+from voicevault_retrievers.documents._model import Part, with_headings
 from voicevault_retrievers.documents._pdf import load_pdf
 from voicevault_retrievers.errors import ConfigError, DocumentError, RetrievalError
 
@@ -26,16 +26,12 @@ LOADERS: dict[str, Callable[[Path], list[Part]]] = {
 }
 
 
-def load(path: str | Path, *, root: str | Path | None = None) -> Document:
-    """Read a file by its suffix. `source_file` is its path below `root`, else its name. Parts without text are dropped.
+def parts_of(path: Path) -> tuple[Part, ...]:
+    """The parts of a file by its suffix, those without text dropped, those that are only a heading joined to the next.
 
-    A part that is only a heading is joined to the next one.
-
-    Raises DocumentError, with a remedy, for a file that cannot be read or has no text, MissingExtraError where its
-    library is not installed, and ConfigError where the file is not below `root`.
+    Raises DocumentError, with a remedy, for a file that cannot be read or has no text, and MissingExtraError where its
+    library is not installed.
     """
-    path = Path(path)
-    source_file = name_below(path, path.parent if root is None else Path(root))
     try:
         loader = _check(path)
         parts = with_headings(part for part in loader(path) if part.text.strip())
@@ -48,7 +44,7 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Document:
     if not parts:
         raise DocumentError(f"{path.name} has no text: there is nothing to index")
     _check_lines(parts, path.name)
-    return Document(source_file, parts)
+    return parts
 
 
 def name_below(path: Path, root: Path) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -47,8 +48,10 @@ SPARE = 50
 """The candidates that the database ranks beyond twice k, as its BM25 may have other constants."""
 
 
-SCOPES = 64
-"""The most filters whose sums are cached."""
+COUNTED = 10_000
+"""The most counts that are cached: frequencies of terms, and sums, below a filter."""
+
+T = TypeVar("T")
 
 
 class TableVersion(NamedTuple):
@@ -70,11 +73,11 @@ class TableEngine(Engine):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._sums: tuple[Any, dict[str, tuple[int, int, int]]] = None, {}
+        self._counts_of: tuple[Any, dict[Any, Any]] = None, {}
 
     @abstractmethod
-    def found(self) -> TableVersion | None:
-        """The table as it is now; None where there is none."""
+    def found(self, *, writing: bool = False) -> TableVersion | None:
+        """The table as it is now; None where there is none. One to be written is not shared with searches."""
 
     @abstractmethod
     def create(self, recipe: Recipe) -> None:
@@ -128,9 +131,9 @@ class TableEngine(Engine):
             kind = SearchNotAvailableError if isinstance(error, OSError) else SearchError
             raise kind(f"{self!r} fails, or was replaced meanwhile: {error}") from error
 
-    def _open(self) -> TableVersion:
+    def _open(self, *, writing: bool = False) -> TableVersion:
         """The table; SearchError where the collection is gone, or its recipe is not the known one."""
-        held = self.found()
+        held = self.found(writing=writing)
         if held is None or Recipe.parse(held.recipe, self.name) != self._recipe:
             self.forget()
             raise SearchError(f"collection {self.name!r} was replaced meanwhile, or removed: ask again")
@@ -169,14 +172,14 @@ class TableEngine(Engine):
     @blocking
     def _index(self) -> None:
         with self.writing():
-            self.index(self._open().table)
+            self.index(self._open(writing=True).table)
 
     @blocking
     def _write(self, records: Sequence[Record], parents: Sequence[Chunk]) -> None:
         rows = [*map(parent_row, parents), *map(row_of, records)]
         keys = [row["key"] for row in rows]
         with self.writing():
-            table = self._open().table
+            table = self._open(writing=True).table
             before = self.read(table, ["parent"], f"{one_of('key', keys)} AND {CHUNKS}")
             self.merge(table, rows)
             if left := self._left(table, before, ()) - set(keys):
@@ -186,7 +189,7 @@ class TableEngine(Engine):
     def _remove(self, ids: Sequence[str]) -> int:
         keys = set(map(key_of, ids))
         with self.writing():
-            table = self._open().table
+            table = self._open(writing=True).table
             held = self.read(table, ["key", "parent"], one_of("key", keys))
             if len(held):
                 self.erase(table, one_of("key", [*held["key"].to_pylist(), *self._left(table, held, keys)]))
@@ -247,7 +250,7 @@ class TableEngine(Engine):
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Sequence[Found]:
         held, wanted = self._open(), both(require, where)
         told, exact = condition_of(wanted)
-        limit = 0 if told == NONE else 2 * k
+        limit = 0 if told == NONE else k + max(10, k // 10)
         while limit:
             near = self.near(held.table, [*CHUNK, "vector"], vector, limit, told)
             cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
@@ -321,7 +324,11 @@ class TableEngine(Engine):
         return self._counts(self._open(), asked)
 
     def _counts(self, held: TableVersion, asked: Keywords) -> CollectionCounts:
-        frequencies = {form: self._counted(held, asked.counting, having([form])) for form in asked.forms}
+        where = canonical(asked.counting)
+        frequencies = {
+            form: self._cached(held, (where, form), partial(self._counted, held, asked.counting, having([form])))
+            for form in asked.forms
+        }
         return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies)
 
     @blocking
@@ -329,16 +336,24 @@ class TableEngine(Engine):
         return tags_of(self._sums_of(self._open(), require)[2])
 
     def _sums_of(self, held: TableVersion, where: Filter | None) -> tuple[int, int, int]:
-        """How many chunks pass, the sum of their lengths, the bits of their languages; cached for one version."""
-        key, (version, sums) = canonical(where), self._sums
-        if version != held.version or (key not in sums and len(sums) >= SCOPES):
-            sums = {}
-        if key not in sums:
+        """How many chunks pass, the sum of their lengths, and the bits of their languages."""
+
+        def summed() -> tuple[int, int, int]:
             rows = self._rows(held, ["length", "languages"], where)
             length, languages = rows["length"].to_numpy().sum(), np.bitwise_or.reduce(rows["languages"].to_numpy())
-            sums = {**sums, key: (len(rows), int(length), int(languages))}
-            self._sums = held.version, sums
-        return sums[key]
+            return len(rows), int(length), int(languages)
+
+        return self._cached(held, canonical(where), summed)
+
+    def _cached(self, held: TableVersion, key: Hashable, count: Callable[[], T]) -> T:
+        """What a version of the table has of a kind, counted once."""
+        version, known = self._counts_of
+        if version != held.version or len(known) >= COUNTED:
+            _, known = self._counts_of = held.version, {}
+        if key not in known:
+            known[key] = count()
+        value: T = known[key]
+        return value
 
 
 def _filtered(rows: Any, where: Filter | None) -> Any:

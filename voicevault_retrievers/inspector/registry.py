@@ -15,6 +15,7 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, load_preset, preset_names
 from voicevault_retrievers.pipeline.presets.files import DEFAULT, default_preset
 from voicevault_retrievers.pipeline.presets.sections import filled
+from voicevault_retrievers.rerank.grouping import FOLDED
 from voicevault_retrievers.store import KnowledgeBase, default_root
 from voicevault_retrievers.store.manifest import NAME as MANIFEST
 from voicevault_retrievers.store.names import existing, locate, names
@@ -87,7 +88,8 @@ class Shelf:
 
         def made() -> Pipeline:
             sources = [self._source(name) if base is None else base for name, base in present.items()]
-            return self._preset(preset).over(open_bases(sources, root=self._root))
+            pipeline = self._preset(preset).over(open_bases(sources, root=self._root))
+            return pipeline.grouping(pipeline.group_by or FOLDED)
 
         with self._mutex:
             kept = self._pipelines.get(key) or Remade()

@@ -1,4 +1,4 @@
-"""Grouping of hits by document, with the best passages of each."""
+"""Grouping of hits by document, with the best passages of each, or by text, with the sources of each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 
 DOCUMENT = "document"
+TEXT = "text"
 LEAST = 50
 """The least number of hits of which groups are made."""
 _STAGE = "group_by"
@@ -36,7 +37,8 @@ class GroupBy:
     `key` is the metadata key, or a dotted path, whose value is a group's; "document" is the file, under the keys of
     common loaders (see `core.pages`). The groups of each knowledge base are apart. A chunk without a value is a group
     of its own. A group is its best hit, with the best `passages` of the group in `Hit.passages`, itself first; a model
-    reads them all, best first. Raises ConfigError for what is none of these.
+    reads them all, best first. "text" folds chunks of the same text, white space aside and of any base, into one hit,
+    whose `passages` are its sources; a hit with one source has none. Raises ConfigError for what is none of these.
     """
 
     key: str = DOCUMENT
@@ -44,7 +46,7 @@ class GroupBy:
 
     def __post_init__(self) -> None:
         if key_or_none("the key of group_by", self.key) is None:
-            raise ConfigError('the key of group_by is a metadata key, or "document" for the file')
+            raise ConfigError('the key of group_by is a metadata key, "document" for the file, or "text"')
         whole("passages", self.passages)
 
     @classmethod
@@ -53,6 +55,10 @@ class GroupBy:
         if given is None or given is False or isinstance(given, cls):
             return given or None
         return cls(**given) if isinstance(given, Mapping) else cls(given)  # type: ignore[arg-type]  # it checks its key
+
+    def depth(self, k: int) -> int:
+        """How many hits to make k groups of at first."""
+        return k if self.key == TEXT else max(LEAST, 2 * k * self.passages)
 
     def add(self, groups: Groups, hits: Iterable[Hit]) -> None:
         """Put hits, best first, into their groups; each hit once."""
@@ -64,10 +70,12 @@ class GroupBy:
     def others(self, groups: Groups) -> Filter | None:
         """The filter that hits of other groups pass; None where no filter can say it."""
         best = [hits[0].chunk for hits in groups.values()]
-        if len({chunk.kb for chunk in best}) > 1 or any(
-            chunk.kb and chunk.id.startswith(f"{chunk.kb}:") for chunk in best
+        if (
+            self.key == TEXT
+            or len({chunk.kb for chunk in best}) > 1
+            or any(chunk.kb and chunk.id.startswith(f"{chunk.kb}:") for chunk in best)
         ):
-            return None  # of several bases: no filter tells them apart, and their documents may have the same name
+            return None  # no filter tells texts apart, nor several bases, whose documents may have the same name
         found: defaultdict[str, list[Any]] = defaultdict(list)
         for chunk in best:
             metadata = chunk.metadata
@@ -80,6 +88,8 @@ class GroupBy:
     def grouped(self, hits: Sequence[Hit]) -> Hit:
         """A group as its best hit; `hits` are the group's, best first."""
         passages = tuple(hits[: self.passages])
+        if self.key == TEXT:
+            return hits[0] if len(hits) == 1 else replace(hits[0], passages=passages)
         if len(passages) == 1:
             return replace(passages[0], passages=passages)
         texts = dict.fromkeys(text for passage in passages if (text := passage.text))
@@ -87,10 +97,25 @@ class GroupBy:
 
     def _group(self, hit: Hit) -> tuple[Any, ...]:
         metadata = hit.chunk.metadata
+        if self.key == TEXT:
+            return ("", TEXT, text) if (text := _text(hit)) else (hit.chunk.kb, None, hit.id)
         value = file_of(metadata) if self.key == DOCUMENT else value_at(metadata, self.key)
         if value is None:
             return (hit.chunk.kb, None, hit.id)
         return (hit.chunk.kb, type(value).__name__, as_key(value))
+
+
+FOLDED = GroupBy(TEXT, passages=50)
+"""Folds equal texts, as the command line and the inspector do."""
+
+
+def copies_of(hit: Hit) -> list[Hit]:
+    """The other passages of a hit that have its text: where the text stands too."""
+    return [passage for passage in hit.passages[1:] if _text(passage) == _text(hit)]
+
+
+def _text(hit: Hit) -> str:
+    return " ".join(hit.chunk.text.split())
 
 
 def passages_of(hits: Iterable[Hit]) -> list[Hit]:
@@ -112,7 +137,7 @@ class Grouped(Over):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         if k == 0:
             return Ranking()
-        ask, asked, again, groups = max(LEAST, 2 * k * self.by.passages), query, False, Groups()
+        ask, asked, again, groups = self.by.depth(k), query, False, Groups()
         first = ranking = yield from self._permitted(asked, ask)
         self.by.add(groups, ranking)
         while len(groups) < k and len(ranking) >= ask and ask < MAX_DEPTH:

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 from voicevault_retrievers._support.checks import number
 from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.types import Failure, Query, Ranking, Vote
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.rerank.calibration import Calibration
+from voicevault_retrievers.rerank.calibration import LEAST, Calibration, Confidence
+
+
+def is_irrelevant(hit: Hit, confidence: Confidence = "ok") -> bool:
+    """Whether a hit is told to be irrelevant: by its relevance, below `LEAST`, or by the confidence of its result.
+
+    A hit that has no relevance is not, where the confidence is "ok": nothing is known of it.
+    """
+    return confidence == "none" or (hit.relevance is not None and hit.relevance < LEAST)
 
 
 class CalibratedRelevance(Stage):

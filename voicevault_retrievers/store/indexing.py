@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.core import metrics
-from voicevault_retrievers.documents import CHILD_CHARS, File, Skipped, Split, recipe
+from voicevault_retrievers.documents import CHILD_CHARS, LIMITS, File, ReadingLimits, Skipped, Split, recipe
 from voicevault_retrievers.errors import DocumentError
 from voicevault_retrievers.store.commit import Changes
 from voicevault_retrievers.store.discovery import Paths, scan, several
@@ -131,6 +131,7 @@ def update(
     children: int = CHILD_CHARS,
     headers: bool = True,
     prune: Prune | None = None,
+    limits: ReadingLimits | None = LIMITS,
     progress: Progress | None = None,
     embedding: Progress | None = None,
     observe: Observer | None = None,
@@ -141,7 +142,7 @@ def update(
     have at most `max_chars` characters; or, with `parents`, they are children of parents of that size, which are stored
     too (see `documents.split_families`). Without `headers`, titles and headings are not indexed before each chunk. A
     file that was read before keeps its name. `prune` "gone" removes files that were read from these paths and are no
-    longer on disk; "others" removes all files that are not among these.
+    longer on disk; "others" removes all files that are not among these. For `limits` see `documents.load`.
 
     `progress` is told (done, total) of the files, `embedding` of the texts of each commit, `observe` of both and more.
     Raises DocumentError for a path that does not exist (unless it was read before and `prune` is not "others"),
@@ -150,7 +151,7 @@ def update(
     given, known = several(paths), kb.sources
     found, skipped = scan(given, known, gone=prune != "others")
     split = {"max_chars": max_chars, "parents": parents, "children": children, "headers": headers}
-    run = _Run(kb, known, split, prune, Watched(found, skipped, embedding, observe))
+    run = _Run(kb, known, split, prune, limits, Watched(found, skipped, embedding, observe))
     for _ in skipped:
         metrics.file("skipped")
     for done, file in enumerate(found, 1):
@@ -196,12 +197,14 @@ class _Run:
         known: Mapping[str, Source],
         splitting: Mapping[str, Any],
         prune: Prune | None,
+        limits: ReadingLimits | None,
         watched: Watched,
     ) -> None:
         self._kb = kb
         self._known = known
         self._splitting = splitting
         self._prune = prune
+        self._limits = limits
         self._watched = watched
         self._sources: list[Source] = []
         self._splits: list[Split] = []
@@ -243,7 +246,7 @@ class _Run:
 
     def _split(self, file: File) -> Split:
         with metrics.IngestClock("read"):
-            return file.split(**self._splitting)
+            return file.split(**self._splitting, limits=self._limits)
 
 
 def _changed(file: File, before: Source | None, made: str, prune: Prune | None) -> Source | None:

@@ -18,7 +18,7 @@ from tests.helpers import Counting, HashEmbedder
 from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers.cli import index
 from voicevault_retrievers.core import prometheus
-from voicevault_retrievers.documents import Part, _load
+from voicevault_retrievers.documents import Part, ReadingLimits, _reader
 from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.text import Analyzer
@@ -44,15 +44,15 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the text files that were opened to be parsed."""
+    """The names of the files that were given to a child process."""
     names: list[str] = []
-    real = _load.LOADERS[".txt"]
+    real = _reader.read_parts
 
-    def counted(path: Path) -> list[Part]:
+    def counted(path: Path, limits: ReadingLimits) -> tuple[Part, ...]:
         names.append(path.name)
-        return real(path)
+        return real(path, limits)
 
-    monkeypatch.setitem(_load.LOADERS, ".txt", counted)
+    monkeypatch.setattr(_reader, "read_parts", counted)
     return names
 
 

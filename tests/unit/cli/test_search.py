@@ -65,6 +65,32 @@ def test_results_are_groups_of_documents(run: Run) -> None:
     assert "the hits have no 'kind', so each is a group of its own" in note
 
 
+@pytest.fixture
+def folded(tmp_path: Path) -> str:
+    """A base in which a text stands in two files, and a preset that knows what is relevant."""
+    with KnowledgeBase.create("folded", root=tmp_path) as kb:
+        kb.add([Chunk(name, text, None, {"source_file": f"{name}.md"}) for name, text in SAME.items()])
+    (tmp_path / "sure.yaml").write_text(
+        "version: 1\nchannels: {bm25: {}}\nstages: [{relevance: {slope: 10, intercept: -3}}]\n"
+    )
+    return str(tmp_path)
+
+
+SAME = {"a": "the pump hums", "b": "the  pump hums", "c": "a pump, a valve, a seal and a very long lever of the gate"}
+
+
+def test_equal_texts_are_shown_once_with_their_sources_and_irrelevant_hits_are_marked(folded: str, run: Run) -> None:
+    asked = ("the pump hums", "--root", folded, "--preset", f"{folded}/sure.yaml", "--top-k", "2")
+    shown = run(*asked, kb="folded").stdout.splitlines()
+    assert shown[0].startswith("1. [Source: a.md] ")
+    assert shown[1:3] == ["   the pump hums", "   + [Source: b.md]"]
+    assert shown[3].startswith("2. [Source: c.md] irrelevant ")
+    hits = json.loads(run(*asked, "--json", kb="folded").stdout)["hits"]
+    assert [(hit["id"], hit["irrelevant"]) for hit in hits] == [("a", False), ("c", True)]
+    assert [one["metadata"]["source_file"] for one in hits[0]["passages"]] == ["a.md", "b.md"]
+    assert "passages" not in hits[1]
+
+
 def test_one_query_gives_an_object_and_several_one_a_line(run: Run) -> None:
     one = json.loads(run("pump", "--json").stdout)
     assert one == json.loads(run("--query", "pump", "--json").stdout) | {"timings_ms": one["timings_ms"]}

@@ -105,7 +105,7 @@ def test_pypdf_logs_nothing_while_loading_and_is_as_before_afterwards(
 ) -> None:
     before = logging.getLogger("pypdf").level
     with pytest.raises(DocumentError):
-        load(truncated(tmp_path / "cut.pdf"))
+        load(truncated(tmp_path / "cut.pdf"), limits=None)
     assert caplog.records == []
     assert logging.getLogger("pypdf").level == before
 
@@ -283,7 +283,7 @@ def test_a_missing_library_is_not_a_skipped_file(
     written(tmp_path / name, "%PDF- text")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=rf"{module} is needed.*\[documents\]"):
-        read([tmp_path])
+        read([tmp_path], limits=None)
 
 
 def test_a_cipher_that_is_not_installed_is_a_missing_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_cipher_that_is_not_installed_is_a_missing_library(tmp_path: Path, mon
 
     monkeypatch.setattr(pypdf, "PdfReader", refuse)
     with pytest.raises(MissingExtraError, match=r"cryptography.*\[documents\]"):
-        read([pdf(tmp_path / "a.pdf", "x")])
+        read([pdf(tmp_path / "a.pdf", "x")], limits=None)
 
 
 GERMAN = "Die Größe zählt nicht. Über Käse lässt sich streiten!\n\n  Äpfel kosten 3 € je Kilo. "

@@ -9,8 +9,7 @@ import pypdf
 import pytest
 
 from tests.unit.documents.test_documents import pdf
-from voicevault_retrievers.documents import read
-from voicevault_retrievers.documents._load import load
+from voicevault_retrievers.documents import load, read
 from voicevault_retrievers.documents._split import split
 
 MANUAL = """# Zephyr X900

@@ -71,7 +71,7 @@ def size(image: bytes) -> tuple[int, int]:
 @pytest.mark.program
 def test_the_page_of_a_hit_is_shown(manual: Path, tmp_path: Path) -> None:
     with KnowledgeBase.create("plant", root=tmp_path / "kbs") as base:
-        base.add([Chunk("c1", "pump", metadata={"source_file": MANUAL, "page_number": 12}), Chunk("c2", "pump")],
+        base.add([Chunk("c1", "pump", metadata={"source_file": MANUAL, "page_number": 12}), Chunk("c2", "a pump")],
                  sources=[Source.of(manual / MANUAL)])  # fmt: skip
     (tmp_path / "own.yaml").write_text("version: 1\nchannels: {bm25: {}}\n")
     served = app(root=tmp_path / "kbs", presets=[str(tmp_path / "own.yaml")])

@@ -20,7 +20,7 @@ from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, preset_to_data
 from voicevault_retrievers.rerank import GroupBy, Grouped
-from voicevault_retrievers.rerank.grouping import LEAST
+from voicevault_retrievers.rerank.grouping import FOLDED, LEAST, copies_of
 
 WORDS = ("pump", "valve", "seal")
 
@@ -183,6 +183,41 @@ def test_a_preset_says_it() -> None:
     assert ">> GroupBy(key='chapter', passages=2)" in built.describe()
     with pytest.raises(ConfigError, match="a pipeline that is a channel has no group_by"):
         built.narrowed()
+
+
+@examples(0.3)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.integers(1, 8))
+def test_equal_texts_are_one_hit_with_its_sources(texts: list[int], k: int) -> None:
+    """Whatever stands how often: k distinct texts in the order of their best hits, each with every source found."""
+    chunks = [
+        Chunk(
+            f"{at:02d}",
+            f"{'pump ' * (9 - text)}\n\n seal{' ' * (at % 2)}",
+            None,
+            {"source_file": f"{at}.md"},
+            f"kb{at % 2}",
+        )
+        for at, text in enumerate(texts)
+    ]
+    channel = BM25.from_chunks(chunks)
+    every, found = channel.search(Query("seal pump"), 100), Grouped(channel, FOLDED).search(Query("seal pump"), k)
+    same: dict[str, list[str]] = {}
+    for hit in every:
+        same.setdefault(" ".join(hit.chunk.text.split()), []).append(hit.id)
+    assert [hit.id for hit in found] == [ids[0] for ids in same.values()][:k]
+    for hit, ids in zip(found, same.values(), strict=False):
+        assert [one.id for one in copies_of(hit)] == [one for one in ids[1:] if one in {c.id for c in copies_of(hit)}]
+        assert hit.text == hit.chunk.text
+        assert hit.passages == () or len(hit.passages) > 1
+    if len(same) < k:  # everything was looked at
+        assert {hit.id: [one.id for one in copies_of(hit)] for hit in found} == {
+            ids[0]: ids[1:] for ids in same.values()
+        }
+
+
+def test_where_no_text_stands_twice_a_folding_search_is_the_search() -> None:
+    channel = ListChannel([(chunk_id, 1.0 / at) for at, chunk_id in enumerate("abcdef", 1)])
+    assert Grouped(channel, FOLDED).search(Query("pump"), 3) == channel.search(Query("pump"), 3)
 
 
 @pytest.mark.parametrize(

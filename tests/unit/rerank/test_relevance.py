@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.helpers import ListChannel
@@ -19,6 +21,7 @@ from voicevault_retrievers.rerank import (
     CrossEncoderRerank,
     RelevanceThreshold,
 )
+from voicevault_retrievers.rerank.relevance import is_irrelevant
 
 CHUNKS = [Chunk(f"c{at}", f"pump {'valve ' * at}") for at in range(5)]
 HALF = Calibration(1.0, 0.0)
@@ -102,3 +105,14 @@ def test_a_preset_has_both() -> None:
         repr(preset.stages) == "(CalibratedRelevance(Calibration(slope=2.0, intercept=-1.0)), RelevanceThreshold(0.3))"
     )
     assert preset_to_data(preset)["stages"] == stages
+
+
+@pytest.mark.parametrize(
+    ("probability", "confidence", "expected"),
+    [(0.29, "ok", True), (0.31, "ok", False), (None, "ok", False), (None, "none", True), (0.9, "none", True)],
+)
+def test_a_hit_is_irrelevant_by_its_relevance_or_by_the_confidence_of_its_result(
+    probability: float | None, confidence: Any, expected: bool
+) -> None:
+    hit = Hit(Chunk("a", "the pump"), 1.0, (Vote("rerank", 1, 1.0, probability=probability),))
+    assert is_irrelevant(hit, confidence) is expected

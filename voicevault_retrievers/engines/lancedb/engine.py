@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -53,6 +54,7 @@ class LanceEngine(TableEngine):
         if len(self._table) > 240:
             raise ConfigError(f"the name {name[:40]!r}... is too long for a LanceDB table: shorten it")
         self._database: Any = None
+        self._read: tuple[Any, TableVersion | None] = None, None
 
     # Connection.
 
@@ -62,12 +64,20 @@ class LanceEngine(TableEngine):
                 self._database = require("lancedb", extra="lancedb").connect(self.folder)
             return self._database
 
-    def found(self) -> TableVersion | None:
-        if not (self.folder / f"{self._table}.lance").is_dir():
+    def found(self, *, writing: bool = False) -> TableVersion | None:
+        folder = self.folder / f"{self._table}.lance" / "_versions"
+        try:
+            files = sorted((one.name, one.inode()) for one in os.scandir(folder))  # a commit adds one
+            state = files, folder.stat().st_ino, folder.stat().st_ctime_ns
+        except FileNotFoundError:
             return None
-        table = self._connection().open_table(self._table)  # which does not follow later writes
-        told = table.schema.metadata or {}
-        return TableVersion(table, told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version))
+        known, held = self._read
+        if held is None or writing or known != state:
+            table = self._connection().open_table(self._table)  # which does not follow other clients' writes
+            told = table.schema.metadata or {}
+            held = TableVersion(table, told.get(_RECIPE, b"").decode(), (told.get(_MADE), table.version))
+            self._read = self._read if writing else (state, held)
+        return held
 
     def writing(self) -> AbstractContextManager[None]:
         return locked(self.folder / ".voicevault.lock", math.inf if self.timeout is None else self.timeout)
@@ -79,6 +89,7 @@ class LanceEngine(TableEngine):
 
     def _close(self) -> None:
         self._database = None
+        self._read = None, None
 
     def __repr__(self) -> str:
         return f"LanceEngine({self.name!r}, {str(self.folder)!r})"

@@ -41,12 +41,15 @@ function card(result, hit, id, note) {
         ),
         scoreWithTip(hit, id),
       ),
-      el("div", { class: "facts" }, badge(hit.badge), note, way(result, hit), marks(result.query, hit)),
+      el("div", { class: "facts" }, badge(hit.badge), hit.irrelevant && doubt(), note, way(result, hit), marks(result.query, hit)),
       short,
+      hit.copies.length > 0 && el("p", { class: "thin" }, "Also in ", label(hit.copies.join(" "))),
       body,
     ),
   );
 }
+
+const doubt = () => el("span", { class: "doubt" }, "Irrelevant");
 
 function place(hit) {
   const { file, page, section } = hit.source;

@@ -232,7 +232,7 @@ class ElasticsearchConnection(Connection):
         if isinstance(error, transport.ConnectionTimeout):
             return self.slow()
         if isinstance(error, transport.ConnectionError):
-            return self.away(error)
+            return self.away(error.message)
         if isinstance(error, (of.UnsupportedProductError, transport.SerializationError)):
             return self.unreadable(error)
         return self.refusal(error.meta.status, error.body) if isinstance(error, of.ApiError) else None

@@ -253,6 +253,19 @@ def _edge(folder: Path) -> Iterator[Connect]:
     shards.end()
 
 
+def _faked(product: str) -> Callable[[Path], AbstractContextManager[Connect]]:
+    """A search server that is imitated over HTTP."""
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Connect]:
+        from tests.engines.elastic_server import fake_elastic
+
+        with fake_elastic(product) as fake:
+            yield lambda name, **options: connect(f"{fake.scheme}://127.0.0.1:{fake.port}/{name}", **options)
+
+    return opened
+
+
 def _served(kind: type[Server]) -> Callable[[Path], AbstractContextManager[Connect]]:
     @contextmanager
     def opened(folder: Path) -> Iterator[Connect]:
@@ -307,6 +320,8 @@ SYSTEMS = {
         System("chroma", _in_folder("chroma+file", "chroma"), CHROMA),
         System("chroma-http", _served(ChromaServer), CHROMA, ChromaServer),
         System("lancedb", _in_folder("lancedb", "lance"), ("lancedb", OWN + "lancedb")),
+        System("elasticsearch", _faked("Elasticsearch"), ("elasticsearch", OWN + "elastic")),
+        System("opensearch", _faked("OpenSearch"), ("opensearchpy", OWN + "elastic")),
         System("milvus", _in_folder("milvus+file", "milvus.db"), ("pymilvus", "milvus_lite", OWN + "milvus")),
     )
 }

@@ -25,6 +25,7 @@ CHUNKS = [
     )
     for at in range(120)
 ]
+FUSED = ["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb", "elasticsearch", "opensearch"]
 ASKED = ["pump of the harbour", "pilot ledger", "tide", "gauge crane nosuchword", "oil lamp master buoy"]
 
 
@@ -35,7 +36,7 @@ def kb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
         yield base
 
 
-@pytest.fixture(scope="module", params=["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb"])
+@pytest.fixture(scope="module", params=FUSED)
 def engine(
     request: pytest.FixtureRequest, kb: KnowledgeBase, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
@@ -68,6 +69,13 @@ def test_the_default_fusion_has_all_exact_scores(engine: Engine) -> None:
         assert result.ranking.errors == ()  # a score that is not known would be noted
 
 
+async def _closing(engine: Engine, search: Any) -> Any:
+    try:
+        return await search
+    finally:
+        await engine.aclose()
+
+
 @THROUGH
 def test_an_engine_fuses_in_one_request(engine: Engine, through: Any) -> None:
     asked = Preset.of({"version": 1, "fusion": {"method": "engine", "k": 9, "depth": 30}})
@@ -81,7 +89,7 @@ def test_an_engine_fuses_in_one_request(engine: Engine, through: Any) -> None:
         expected = engine.fused(k=9, depth=30).search(text, 5)
         assert [hit.id for hit in found.hits] == list(expected.ids)
         assert len(found.hits) == 5
-        later = asyncio.run(searched.asearch(text))
+        later = asyncio.run(_closing(engine, searched.asearch(text)))
         assert [hit.id for hit in later.hits] == list(expected.ids)
     permitted = searched.search(Query("pump harbour", require={"side": "a"}))
     assert permitted.hits

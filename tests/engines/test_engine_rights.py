@@ -23,7 +23,7 @@ from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.testing.suite import COSINE, EXACT
 from voicevault_retrievers.text import Analyzer
 
-NAMES = ("qdrant-edge", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb")
+NAMES = ("qdrant-edge", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb", "elasticsearch", "opensearch")
 ROUNDS = 4
 QUERIES = settings.default.max_examples // 2
 """Of each round, spread over the kinds of statistics."""

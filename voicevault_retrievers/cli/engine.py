@@ -45,6 +45,7 @@ def engine() -> None:
       qdrant://host:6333/COLLECTION          qdrant+file:///FOLDER/COLLECTION
       postgresql://user@host/DB#COLLECTION   chroma://host:8000/COLLECTION
       milvus://host:19530/COLLECTION         milvus+file:///FILE.db/COLLECTION
+      elasticsearch://host:9200/COLLECTION   opensearch://host:9200/COLLECTION
       lancedb:///FOLDER/COLLECTION
     '${NAME}' in it reads the environment, which keeps a password out of the shell's history.
     """  # noqa: D301 - click reads the backspace

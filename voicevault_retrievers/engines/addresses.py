@@ -20,10 +20,14 @@ SCHEMES = {
     "chroma": "chroma",
     "chroma+file": "chroma",
     "chromas": "chroma",
+    "elasticsearch": "elastic",
+    "elasticsearchs": "elastic",
     "lancedb": "lancedb",
     "milvus": "milvus",
     "milvus+file": "milvus",
     "milvuss": "milvus",
+    "opensearch": "elastic",
+    "opensearchs": "elastic",
     "postgresql": "postgres",
     "qdrant": "qdrant",
     "qdrant+file": "qdrant",
@@ -91,6 +95,8 @@ def connect(
     - `chroma://host[:8000]/COLLECTION`, `chromas://` for TLS, `chroma+file:///FOLDER/COLLECTION`
     - `milvus://[user:password@]host[:19530]/COLLECTION`, `milvuss://` for TLS, `milvus+file:///FILE.db/COLLECTION`
     - `lancedb:///FOLDER/COLLECTION`
+    - `elasticsearch://[key@]host[:9200]/COLLECTION`, `opensearch://[user:password@]host[:9200]/COLLECTION`, by TLS
+      `elasticsearchs://` and `opensearchs://`
 
     Raises ConfigError for any other address, MissingExtraError where the engine's client is not installed.
     """

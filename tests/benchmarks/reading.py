@@ -27,12 +27,16 @@ SYSTEM = "voicevault-retrievers"
 SIZES, RUNS, SECTIONS = (1, 20, 300), 7, 6
 KINDS = ("md", "html", "docx", "pdf")
 READ = """
-import sys, time
-from voicevault_retrievers.documents import LIMITS, read
-start = time.perf_counter()
+import resource, sys, time
+from voicevault_retrievers.documents import LIMITS, _reader, read
+def processor():
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+start, before = time.perf_counter(), processor()
 found = read([sys.argv[1]], limits=LIMITS if sys.argv[2] == "limits" else None)
 assert not found.skipped
-print(time.perf_counter() - start)
+seconds = time.perf_counter() - start
+_reader._POOL.close()
+print(seconds, processor() - before)
 """
 REFUSE = """
 import resource, sys, time
@@ -60,25 +64,35 @@ def main() -> None:
 
 
 def clean() -> list[Row]:
-    """The median seconds of each folder with and without limits, and the median of their ratios."""
+    """The median seconds of each folder with and without limits, of the clock and of processors, and their ratios."""
     rows = []
     for size in SIZES:
         folder = Path(f"clean-{size}")
         folder.mkdir()
         for at in range(size):
             clean_file(folder, at)
-        case, pairs = f"{size} clean files", [(seconds(folder, "none"), seconds(folder, "limits")) for _ in range(RUNS)]
-        for name, found in zip(("in this process", "in a child process"), zip(*pairs, strict=True), strict=True):
-            rows.append(Row(name, case, "median seconds", round(statistics.median(found), 3)))
-        ratio = statistics.median(limited / free for free, limited in pairs)
-        rows.append(Row("in a child process", case, "median ratio", round(ratio, 3)))
+        pairs = [(seconds(folder, "none"), seconds(folder, "limits")) for _ in range(RUNS)]
+        for at, metric in enumerate(("seconds", "processor seconds")):
+            free, limited = ([one[at] for one in found] for found in zip(*pairs, strict=True))
+            ratio = statistics.median(two / one for one, two in zip(free, limited, strict=True))
+            rows += [
+                Row("in this process", f"{size} clean files", f"median {metric}", round(statistics.median(free), 3)),
+                Row(
+                    "in a child process",
+                    f"{size} clean files",
+                    f"median {metric}",
+                    round(statistics.median(limited), 3),
+                ),
+                Row("in a child process", f"{size} clean files", f"median ratio of {metric}", round(ratio, 3)),
+            ]
     return rows
 
 
-def seconds(folder: Path, limits: str) -> float:
-    """How long a fresh process takes to read the folder, from the first file on."""
+def seconds(folder: Path, limits: str) -> tuple[float, float]:
+    """How long a fresh process takes to read the folder, by the clock, and by its processors and its child's."""
     command = [sys.executable, "-c", READ, str(folder), limits]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    taken, processor = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return float(taken), float(processor)
 
 
 def clean_file(folder: Path, at: int) -> None:

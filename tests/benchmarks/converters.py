@@ -1,4 +1,6 @@
-"""Time and memory of reading XLSX and PPTX by `documents.load`, and by markitdown: `python -m tests.benchmarks.converters`.
+"""Time and memory of reading XLSX and PPTX by `documents.load` and by markitdown.
+
+`python -m tests.benchmarks.converters` prints them.
 
 Each conversion runs in a process of its own, on files made here: 20,000 rows and 300 slides. markitdown is not a
 dependency, since it loads onnxruntime and pandas for what openpyxl and python-pptx do, and writes one text for a file,

@@ -33,7 +33,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """Files to read, each with its root, and what is not read."""
 
     files: list[tuple[Path, Path]]
@@ -59,7 +59,7 @@ def find(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     known: Collection[str] = (),
-) -> Found:
+) -> FoundFiles:
     """The files of `discover`, and what it leaves out.
 
     Of the names of one file, the first is found, one of the absolute paths `known` before others, and links last.
@@ -76,7 +76,7 @@ def find(
     return _once(found, skipped, known)
 
 
-def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> Found:
+def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> FoundFiles:
     """Each file under one name; the others are skipped."""
     identity = {name: _identity(name) for name in found}
     first: dict[tuple[int, int], str] = {}
@@ -90,7 +90,7 @@ def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Co
         else:
             other = name_below(own, root) if Path(own).is_relative_to(os.path.abspath(root)) else own
             skipped.append(Skipped(name_below(file, root), f"second name of {other}", "second name"))
-    return Found(files, sorted(skipped, key=lambda one: one.source_file))
+    return FoundFiles(files, sorted(skipped, key=lambda one: one.source_file))
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -152,7 +152,7 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
                 todo.append((Path(entry.path), ignored))
             else:
                 files.append(entry.path)
-    yield from sorted(map(Path, files))
+    yield from map(Path, sorted(files, key=lambda file: file.split(os.sep)))
 
 
 def _left_out(

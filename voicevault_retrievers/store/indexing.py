@@ -96,7 +96,7 @@ class Watched:
 
 def _size(file: File) -> int:
     with suppress(OSError):  # an unreadable file is reported where it is read
-        return file.path.stat().st_size
+        return os.stat(file.path).st_size
     return 0
 
 

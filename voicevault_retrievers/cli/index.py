@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,8 +17,9 @@ from voicevault_retrievers.cli.live import following, interruptible
 from voicevault_retrievers.cli.metered import metered
 from voicevault_retrievers.cli.progress import shown
 from voicevault_retrievers.cli.unread import note_lines, unread_lines
+from voicevault_retrievers.cli.watching import each_change
 from voicevault_retrievers.dense import load_embedder
-from voicevault_retrievers.documents import CHILD_CHARS, LIMITS, PARENT_CHARS, discover
+from voicevault_retrievers.documents import CHILD_CHARS, CHOSEN, LIMITS, PARENT_CHARS, discover
 from voicevault_retrievers.pipeline.presets import DEFAULT_MODEL
 from voicevault_retrievers.store import KnowledgeBase, Update, update
 from voicevault_retrievers.store.manifest import VectorSearch
@@ -29,6 +31,7 @@ from voicevault_retrievers.text.analyzer import AUTO
     epilog=options.examples(
         "voicevault index manuals/ notes.md --kb plant",
         "voicevault index manuals/ --kb plant --prune",
+        "voicevault index manuals/ --kb plant --include '*.md'",
     )
 )
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -67,6 +70,7 @@ from voicevault_retrievers.text.analyzer import AUTO
     show_default=True,
     help="How long the reading of a file may take.",
 )
+@click.option("--watch", is_flag=True, help="Go on, and index what changes, until Ctrl-C; no other process can write.")
 @click.option("-v", "--verbose", is_flag=True, help="Name each file that was not read.")
 @click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with each file that was not read.")
@@ -89,6 +93,7 @@ def index(
     exclude: tuple[str, ...],
     prune: bool,
     max_seconds: float,
+    watch: bool,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -116,16 +121,26 @@ def index(
         "include": include,
         "exclude": exclude,
     }
+    told: set[Any] = set()
     with interruptible():
-        base = _base(kb, root, paths, language, model, vectors, wait, include=include, exclude=exclude)
-        with base:
-            done = _update(console, base, paths, quiet=quiet, prune="gone" if prune else None, **given)
-    if as_json:
-        click.echo(json.dumps(asdict(done) | {"chunks": len(base)}))
-    else:
-        _say(console, base, done, prune, quiet=quiet, verbose=verbose)
-    if not done.read and not done.unchanged and done.skipped:
+        rules = {"include": include, "exclude": exclude}
+        with _base(kb, root, paths, language, model, vectors, wait, None if watch else rules) as base:
+            for _ in each_change(paths) if watch else (None,):
+                done = _update(console, base, paths, quiet=quiet, prune="gone" if prune else None, **given)
+                if told and not _news(done, told):
+                    continue
+                told |= {*done.skipped, *done.gone, None}
+                if as_json:
+                    click.echo(json.dumps(asdict(done) | {"chunks": len(base)}))
+                else:
+                    _say(console, base, done, prune, quiet=quiet, verbose=verbose)
+    if not watch and not done.read and not done.unchanged and any(one.why not in CHOSEN for one in done.skipped):
         raise click.ClickException("nothing of what was given could be read")
+
+
+def _news(done: Update, told: Container[Any]) -> bool:
+    """Whether a turn of --watch did or met anything that was not told before."""
+    return bool(done.read or done.changes.removed) or any(one not in told for one in (*done.skipped, *done.gone))
 
 
 def _base(
@@ -136,10 +151,11 @@ def _base(
     model: str | None,
     vectors: VectorSearch | None,
     wait: float,
-    **rules: tuple[str, ...],
+    rules: Mapping[str, tuple[str, ...]] | None,
 ) -> KnowledgeBase:
+    """The base; a new one is made where the `rules` leave files to read, or are None."""
     if vacant(locate(name, root)):
-        if not discover(paths, **rules):
+        if rules is not None and not discover(paths, **rules):
             raise click.ClickException("there are no files of a known type in what was given; nothing was indexed")
         language, model = language or AUTO, model or DEFAULT_MODEL
     return KnowledgeBase.open_or_create(

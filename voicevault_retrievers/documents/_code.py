@@ -26,7 +26,7 @@ _NAMED = re.compile(
     r"(?:\s?\([^()]{0,80}\)|<[^<>]{0,80}>)? ?([A-Za-z_]\w*(?:(?:\.|::)\w+)*)"
 )
 _CALLED = re.compile(
-    r"\s{0,40}(?:[A-Za-z_][\w<>,:*&\[\]]{0,80}[ *&]{1,3}){1,6}(~?[A-Za-z_]\w{0,80}(?:::~?\w{1,80}){0,8})\([^;]{0,400}$"
+    r"\s{0,40}(?:[A-Za-z_][\w<>,:\[\]]{0,80}[ *&]{1,3}){1,6}(~?[A-Za-z_]\w{0,80}(?:::~?\w{1,80}){0,8})\([^;]{0,400}$"
 )
 _NO_TYPE = re.compile(
     r"\s*(?:return|else|if|for|while|switch|new|throw|await|yield|case|delete|goto|using|import|echo)\b"

@@ -33,7 +33,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Discovery:
+class FoundFiles:
     """Files to read, each with its root, and what is not read."""
 
     files: list[tuple[Path, Path]]
@@ -59,7 +59,7 @@ def find(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     known: Collection[str] = (),
-) -> Discovery:
+) -> FoundFiles:
     """The files of `discover`, and what it leaves out.
 
     Of the names of one file, the first is found, one of the absolute paths `known` before others, and links last.
@@ -76,20 +76,21 @@ def find(
     return _once(found, skipped, known)
 
 
-def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> Discovery:
+def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> FoundFiles:
     """Each file under one name; the others are skipped."""
+    identity = {name: _identity(name) for name in found}
     first: dict[tuple[int, int], str] = {}
     for name in sorted(found, key=lambda name: (name not in known, os.path.islink(name))):
-        first.setdefault(_identity(name), name)
+        first.setdefault(identity[name], name)
     files: list[tuple[Path, Path]] = []
     for name, (root, file) in found.items():
-        own = first[_identity(name)]
+        own = first[identity[name]]
         if own == name:
             files.append((root, file))
         else:
-            other = name_below(Path(own), root) if Path(own).is_relative_to(os.path.abspath(root)) else own
+            other = name_below(own, root) if Path(own).is_relative_to(os.path.abspath(root)) else own
             skipped.append(Skipped(name_below(file, root), f"second name of {other}", "second name"))
-    return Discovery(files, sorted(skipped, key=lambda one: one.source_file))
+    return FoundFiles(files, sorted(skipped, key=lambda one: one.source_file))
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -129,7 +130,7 @@ Ignored: TypeAlias = Callable[[str], bool]
 def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
     """Yield the files to read in a folder and those below, sorted; the others go to `skipped`."""
     ignored = _ignored_above(root)
-    files: list[Path] = []
+    files: list[str] = []
     todo = [(root, ignored)]
     while todo:
         folder, ignored = todo.pop()
@@ -144,53 +145,51 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
         if any(entry.name == ".gitignore" and entry.is_file() for entry in entries):
             ignored = [*ignored, _ignore_file(folder)]
         for entry in entries:
-            path = Path(entry.path)
             left_out = _left_out(entry, root, rules, ignored)
             if left_out is not None:
                 skipped.append(left_out)
             elif entry.is_dir(follow_symlinks=False):
-                todo.append((path, ignored))
+                todo.append((Path(entry.path), ignored))
             else:
-                files.append(path)
-    yield from sorted(files)
+                files.append(entry.path)
+    yield from map(Path, sorted(files, key=lambda file: file.split(os.sep)))
 
 
 def _left_out(
     entry: os.DirEntry[str], root: Path, rules: _Rules, ignored: list[tuple[str, GitIgnoreSpec]]
 ) -> Skipped | None:
     """Why an entry of a folder is not read; None for a file to read, and a folder to list."""
-    path = Path(entry.path)
-    name = name_below(path, root)
+    name = name_below(entry.path, root)
     folder = entry.is_dir(follow_symlinks=False)
     slash = "/" if folder else ""
     if entry.name.startswith("."):
         return Skipped(name + slash, "hidden", "hidden")
-    if _is_ignored(os.path.abspath(path).replace(os.sep, "/") + slash, ignored):
+    if ignored and _is_ignored(os.path.abspath(entry.path).replace(os.sep, "/") + slash, ignored):
         return Skipped(name + slash, "ignored by .gitignore", "ignored")
     if (reason := rules.excludes(name + slash)) is not None:
         return Skipped(name + slash, reason, "excluded")
     if folder:
         return None
-    return _unreadable(entry, root, name)
+    wrong = _not_here(entry, root, name) if entry.is_symlink() else None
+    if wrong is not None:
+        return wrong
+    if not entry.is_file():
+        return Skipped(name, "not a file: a pipe, socket or device")
+    suffix = os.path.splitext(entry.name)[1].lower()
+    return None if suffix in LOADERS else Skipped(name, f"unknown type {suffix or '(no suffix)'}", "unknown type")
 
 
-def _unreadable(entry: os.DirEntry[str], root: Path, name: str) -> Skipped | None:
-    path = Path(entry.path)
+def _not_here(link: os.DirEntry[str], root: Path, name: str) -> Skipped | None:
+    """Why what a link names is not read; None for a file below the root."""
     try:
-        mode = os.stat(path).st_mode
-    except OSError as error:
-        if entry.is_symlink():
-            return Skipped(name, "link to nothing", "link")
-        return Skipped(name, f"{path} cannot be read: {error.strerror}")
-    if entry.is_symlink() and stat.S_ISDIR(mode):
+        mode = os.stat(link.path).st_mode
+    except OSError:
+        return Skipped(name, "link to nothing", "link")
+    if stat.S_ISDIR(mode):
         return Skipped(name, "link to a folder: give the folder itself", "link")
     # realpath, since Path.resolve raises for a link to itself
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        return Skipped(name, "link to a file elsewhere: give that file itself", "link")
-    if not stat.S_ISREG(mode):
-        return Skipped(name, "not a file: a pipe, socket or device")
-    suffix = path.suffix.lower()
-    return None if suffix in LOADERS else Skipped(name, f"unknown type {suffix or '(no suffix)'}", "unknown type")
+    inside = Path(os.path.realpath(link.path)).is_relative_to(os.path.realpath(root))
+    return None if inside else Skipped(name, "link to a file elsewhere: give that file itself", "link")
 
 
 def _ignored_above(root: Path) -> list[tuple[str, GitIgnoreSpec]]:

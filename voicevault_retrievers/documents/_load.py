@@ -65,13 +65,18 @@ def read_file(path: Path, source_file: str, text_field: str | None = None) -> Do
     return Document(source_file, parts, tuple(dict.fromkeys(note for part in found for note in part.notes)))
 
 
-def name_below(path: Path, root: Path) -> str:
+def name_below(path: str | Path, root: str | Path) -> str:
     """The posix path of `path` below `root`; `?` replaces what is not Unicode."""
-    try:
-        relative = Path(os.path.abspath(path)).relative_to(os.path.abspath(root))
-    except ValueError as error:
-        raise ConfigError(f"{path} is not below {root}: root is a folder that holds the file") from error
-    return relative.as_posix().encode("utf-8", "replace").decode()
+    whole, folder = os.path.abspath(path), os.path.abspath(root)
+    below = folder if folder.endswith(os.sep) else folder + os.sep
+    if whole.startswith(below):
+        relative = whole[len(below) :].replace(os.sep, "/")
+    else:
+        try:
+            relative = Path(whole).relative_to(folder).as_posix()
+        except ValueError as error:
+            raise ConfigError(f"{path} is not below {root}: root is a folder that holds the file") from error
+    return relative.encode("utf-8", "replace").decode()
 
 
 def _check(path: Path, source_file: str, text_field: str | None) -> Callable[[Path], list[Part]]:

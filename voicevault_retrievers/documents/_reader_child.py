@@ -20,6 +20,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,9 @@ GRACE_SECONDS = 5.0
 """How long after the time limit, which the parent watches, the process ends itself where it is still running."""
 
 REQUESTS, POSIX = 0, os.name == "posix"
+
+_NO_MEMORY = (MemoryError, SystemError)
+"""What Python raises where memory has run out: also SystemError, for an exception that there was no memory for."""
 
 
 def main() -> None:
@@ -78,14 +82,18 @@ def _loaders() -> Callable[..., Any]:
 
 
 def _answer(read_file: Callable[..., Any], asked: dict[str, Any]) -> Answer | bytes:
+    lift = _limit_memory(asked["memory_bytes"])
     try:
-        with _limited(asked["seconds"] + GRACE_SECONDS, asked["memory_bytes"]):
-            document = read_file(Path(asked["path"]), asked["source_file"], asked["text_field"])
-            return _packed(document, asked["output_bytes"])
-    except MemoryError:
+        try:
+            with _limited(asked["seconds"] + GRACE_SECONDS):
+                document = read_file(Path(asked["path"]), asked["source_file"], asked["text_field"])
+                return _packed(document, asked["output_bytes"])
+        finally:
+            lift()
+    except _NO_MEMORY:
         return {"limit": "memory_bytes"}
     except Exception as error:  # noqa: BLE001 - the parent raises it
-        if isinstance(error.__cause__, MemoryError):
+        if isinstance(error.__cause__, _NO_MEMORY):
             return {"limit": "memory_bytes"}
         return {"error": type(error).__name__, "message": str(error), "quoted": _quoted(error)}
 
@@ -150,9 +158,8 @@ def _limit_process() -> None:
 
 
 @contextmanager
-def _limited(seconds: float, memory: int) -> Iterator[None]:
-    """In the block, the process is ended after that time and with its parent, and has that much more memory."""
-    _limit_memory(memory)
+def _limited(seconds: float) -> Iterator[None]:
+    """In the block, the process is ended after that time and with its parent."""
     if POSIX:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -162,7 +169,6 @@ def _limited(seconds: float, memory: int) -> Iterator[None]:
     finally:
         if POSIX:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        _limit_memory(None)
 
 
 @contextmanager
@@ -185,15 +191,17 @@ def _ending_with_parent() -> Iterator[None]:
         fcntl.fcntl(REQUESTS, fcntl.F_SETFL, flags)
 
 
-def _limit_memory(memory: int | None) -> None:
-    """Allow as many bytes as there are now and `memory` more; with None, as many as before. Only on Linux."""
+def _limit_memory(memory: int) -> Callable[[], object]:
+    """Allow as many bytes as there are now and `memory` more, on Linux only. Returns what lifts it, without memory."""
     if not (size := _address_space()):
-        return
+        return bool
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    soft = hard if memory is None else size + memory
+    lift = partial(resource.setrlimit, resource.RLIMIT_AS, (hard, hard))
+    soft = size + memory
     resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    return lift
 
 
 def _address_space() -> int:

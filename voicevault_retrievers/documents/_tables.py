@@ -20,6 +20,9 @@ from voicevault_retrievers.documents._records import Row, check_count, table_par
 from voicevault_retrievers.documents._zip import check_archive
 from voicevault_retrievers.errors import DocumentError
 
+MAX_CELLS = 20_000_000
+"""The most cells of a sheet, with the empty ones before others in a row."""
+
 _DELIMITERS = ",;\t|"
 _SAMPLED = 50
 
@@ -55,7 +58,8 @@ def load_xlsx(path: Path, text_field: str | None = None) -> list[Part]:
     try:
         parts: list[Part] = []
         for sheet in book.worksheets:
-            rows = list(islice(_rows(sheet), 0, None))
+            sheet.reset_dimensions()  # the declared ones may be wrong, and fill each row up
+            rows = _rows(sheet, path.name)
             parts += table_parts(rows, path.name, sheet=sheet.title, text_field=text_field)
             check_count(len(parts), path.name)
         return parts
@@ -78,9 +82,18 @@ def _delimiter(text: str) -> str:
     return max(_DELIMITERS, key=even)
 
 
-def _rows(sheet: Any) -> Iterator[Row]:
+def _rows(sheet: Any, name: str) -> Iterator[Row]:
+    """Yield the rows with values. Raises DocumentError for too many rows or cells."""
+    filled = seen = 0
     for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+        seen += len(cells)
+        if seen > MAX_CELLS:
+            raise DocumentError(
+                f"{name} has more than {MAX_CELLS} cells on a sheet, most of them empty: save it as CSV"
+            )
         if any(cell is not None for cell in cells):
+            filled += 1
+            check_count(filled, name)
             yield Row(number, tuple(map(_shown, cells)))
 
 

@@ -31,10 +31,14 @@ def scan(
     For `include` and `exclude` see `documents.discover`. Raises DocumentError for a missing path; with `gone`, not for
     one that was read earlier.
     """
-    read = [Path(source.path) for source in known.values()] if gone else []
+
+    def was_read(path: Path) -> bool:
+        folder = path.absolute()
+        return gone and any(Path(source.path).is_relative_to(folder) for source in known.values())
+
     names = {source.path: source.name for source in known.values()}
     found, skipped = files(
-        (path for path in given if path.exists() or not any(own.is_relative_to(path.absolute()) for own in read)),
+        (path for path in given if path.exists() or not was_read(path)),
         include=include,
         exclude=exclude,
         known=names,
@@ -55,6 +59,8 @@ def exists(path: str) -> bool:
 
 def _as_known(file: File, name: str | None) -> File:
     """The file under the name of its first reading, which may have been from a folder above or below today's."""
+    if name in (None, file.name):
+        return file
     path = Path(os.path.abspath(file.path))
     if name is None or not path.as_posix().endswith(f"/{name}"):
         return file

@@ -160,7 +160,9 @@ def _entries(
     snapshot = view.snapshot
     yield asdict(Header.of(snapshot.folder.name, snapshot.manifest, vectors, counts))
     for name in sorted(snapshot.sources):
-        yield {"source": asdict(snapshot.sources[name])}
+        source = asdict(snapshot.sources[name])
+        del source["state"]  # of the file in this machine
+        yield {"source": source}
     yield from ({"parent": _fields(parent)} for parent in view.iter_parents())
     yield from ({"chunk": chunk} for chunk in _chunks(view, vectors))
     if questions is not None:

@@ -189,7 +189,7 @@ class Exported:
             raise ValueError(f"expected one key of {', '.join(kinds)} and end, found {sorted(line)}")
         held = line[kind]
         if kind == "source":
-            _check(held, **{field.name: str for field in fields(Source)})
+            _check(held, **{field.name: str for field in fields(Source) if field.compare})
             return kind, Source(**held), None
         if kind == CURATION:
             _check(held, text=str)

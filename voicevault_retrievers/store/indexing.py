@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
@@ -26,7 +27,7 @@ from voicevault_retrievers.store.discovery import Paths, exists, scan, several
 from voicevault_retrievers.store.embedding import Progress
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
 from voicevault_retrievers.store.language_support import advice
-from voicevault_retrievers.store.sources import Source, drift
+from voicevault_retrievers.store.sources import Source, missing, state_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Watched:
 
 def _size(file: File) -> int:
     with suppress(OSError):  # an unreadable file is reported where it is read
-        return file.path.stat().st_size
+        return os.stat(file.path).st_size
     return 0
 
 
@@ -226,6 +227,7 @@ class _Run:
         self._kb = kb
         self._known = known
         self._splitting = splitting
+        self._recipe = recipe(**splitting)
         self._prune = prune
         self._limits = limits
         self._watched = watched
@@ -239,9 +241,8 @@ class _Run:
     def take(self, file: File) -> None:
         """Read a file if it has changed; commit when enough chunks are pending."""
         self._watched.begins(file)
-        made = recipe(**self._splitting)
         try:
-            source = _changed(file, self._known.get(file.name), made, self._prune)
+            source = _changed(file, self._known.get(file.name), self._recipe, self._prune)
             split = self._split(file) if source else Split(())
         except (DocumentError, OSError) as error:
             self.skipped.append(Skipped(file.name, str(error)))
@@ -279,6 +280,8 @@ def _changed(file: File, before: Source | None, made: str, prune: Prune | None) 
 
     Raises DocumentError where a different file of the same name was read before, still exists and is to stay.
     """
+    if before is not None and _same(file, before, made):
+        return None
     now = Source.of(file.path, file.name, made)
     if before is None or prune == "others" or before.path in ("", now.path) or not exists(before.path):
         return None if now == before else now
@@ -289,11 +292,18 @@ def _changed(file: File, before: Source | None, made: str, prune: Prune | None) 
     return None if before.recipe == now.recipe else now
 
 
+def _same(file: File, before: Source, made: str) -> bool:
+    """Whether a file is as it was read, by its size and times of change."""
+    if not before.state or before.recipe != made or before.path != os.path.abspath(file.path):
+        return False
+    return state_of(os.stat(file.path)) == before.state
+
+
 def _gone(
     given: Iterable[Path], known: Mapping[str, Source], found: Iterable[File], prune: Prune | None
 ) -> tuple[str, ...]:
     """The names of known files that were not found: all, or those under the given paths no longer on disk."""
     if prune == "others":
         return tuple(sorted(known.keys() - {file.name for file in found}))
-    missing = drift(known, (Source(file.name, "") for file in found), given).gone
-    return tuple(name for name in missing if not exists(known[name].path))
+    lost = missing(known, (file.name for file in found), given)
+    return tuple(name for name in lost if not exists(known[name].path))

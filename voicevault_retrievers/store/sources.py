@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from voicevault_retrievers.errors import ConfigError
@@ -16,32 +18,46 @@ KEY = "source_file"
 """The metadata key of a chunk that names its source."""
 
 
+SETTLED = 3_000_000_000
+"""How long ago in ns a file has changed whose next change has another time, on file systems that keep seconds."""
+
+
 @dataclass(frozen=True)
 class Source:
     """A file that chunks were read from.
 
     `name` is its name in the chunks' metadata (`source_file`); `sha256` is the digest of its bytes; `recipe` is how it
-    was read and split, so that a file is read again for another recipe; `path` is where it was.
+    was read and split, so that a file is read again for another recipe; `path` is where it was. `state` is its size and
+    times of change, by which an unchanged file is known without reading it; "" where it changed too shortly before.
     """
 
     name: str
     sha256: str
     recipe: str = ""
     path: str = ""
+    state: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not isinstance(getattr(self, field.name), str):
-                raise ConfigError(f"Source({field.name}=...) is a string, not {getattr(self, field.name)!r}")
+        for each in fields(self):
+            if not isinstance(getattr(self, each.name), str):
+                raise ConfigError(f"Source({each.name}=...) is a string, not {getattr(self, each.name)!r}")
 
     @classmethod
     def of(cls, path: Path | str, name: str | None = None, recipe: str = "") -> Source:
         """The present state of a file; `name` defaults to the file's. Raises OSError where it cannot be read."""
         digest = hashlib.sha256()
         with Path(path).open("rb") as file:
+            told = os.fstat(file.fileno())
+            settled = time.time_ns() - max(told.st_mtime_ns, told.st_ctime_ns) > SETTLED
             while block := file.read(1024 * 1024):
                 digest.update(block)
-        return cls(name or Path(path).name, digest.hexdigest(), recipe, str(Path(path).absolute()))
+        state = state_of(told) if settled else ""
+        return cls(name or Path(path).name, digest.hexdigest(), recipe, str(Path(path).absolute()), state)
+
+
+def state_of(told: os.stat_result) -> str:
+    """The `state` of a source, from what the system says of its file."""
+    return f"{told.st_size} {told.st_mtime_ns} {told.st_ctime_ns}"
 
 
 @dataclass(frozen=True)
@@ -63,17 +79,19 @@ def drift(known: Mapping[str, Source], present: Iterable[Source], below: Iterabl
     them.
     """
     found = {source.name: source for source in present}
-    folders = [folder.absolute() for folder in below]
     return Drift(
         tuple(sorted(found.keys() - known.keys())),
         tuple(sorted(name for name in found.keys() & known.keys() if not _alike(found[name], known[name]))),
-        tuple(
-            sorted(
-                name
-                for name in known.keys() - found.keys()
-                if any(Path(known[name].path).is_relative_to(folder) for folder in folders)
-            )
-        ),
+        missing(known, found.keys(), below),
+    )
+
+
+def missing(known: Mapping[str, Source], found: Iterable[str], below: Iterable[Path]) -> tuple[str, ...]:
+    """The names of known sources that were read below these paths and were not found."""
+    folders = [folder.absolute() for folder in below]
+    names = known.keys() - set(found)
+    return tuple(
+        sorted(name for name in names if any(Path(known[name].path).is_relative_to(folder) for folder in folders))
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.helpers import Counting, HashEmbedder
 from tests.unit.cli.parts import Run, ran
 from voicevault_retrievers.cli import index
 from voicevault_retrievers.core import prometheus
-from voicevault_retrievers.documents import Part, ReadingLimits, _reader
+from voicevault_retrievers.documents import ReadingLimits, _reader
 from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.text import Analyzer
@@ -47,13 +47,13 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> Interrupted:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that were given to a child process."""
     names: list[str] = []
-    real = _reader.read_parts
+    real = _reader._Pool.answer
 
-    def counted(path: Path, limits: ReadingLimits) -> tuple[Part, ...]:
-        names.append(path.name)
-        return real(path, limits)
+    def counted(pool: _reader._Pool, asked: Mapping[str, Any], limits: ReadingLimits) -> dict[str, Any]:
+        names.append(Path(asked["path"]).name)
+        return real(pool, asked, limits)
 
-    monkeypatch.setattr(_reader, "read_parts", counted)
+    monkeypatch.setattr(_reader._Pool, "answer", counted)
     return names
 
 

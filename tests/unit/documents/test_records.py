@@ -13,7 +13,7 @@ import pytest
 
 from voicevault_retrievers.answers.citations import citation_of, header
 from voicevault_retrievers.core.types import Chunk, Hit
-from voicevault_retrievers.documents import Document, Part, load, recipe, split, split_families
+from voicevault_retrievers.documents import Document, Part, _tables, load, recipe, split, split_families
 from voicevault_retrievers.documents._records import MAX_RECORDS
 from voicevault_retrievers.errors import DocumentError
 
@@ -98,6 +98,16 @@ def test_a_row_of_xlsx_has_its_sheet_and_row(tmp_path: Path) -> None:
     chunk = split(load(path))[1]
     assert (chunk.metadata["sheet"], chunk.metadata["row"], chunk.header) == ("Prices", 4, "Prices")
     assert cited(chunk) == "[Source: a.xlsx | Section: Prices, row 4]"
+
+
+def test_a_far_cell_costs_little_and_many_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = openpyxl.Workbook()
+    book.active["XFD1048576"] = "far"
+    book.save(path := tmp_path / "a.xlsx")
+    assert told(path) == [("far", {"sheet": "Sheet", "row": 1_048_576})]
+    monkeypatch.setattr(_tables, "MAX_CELLS", 16_383)
+    with pytest.raises(DocumentError, match=r"a\.xlsx has more than 16383 cells on a sheet"):
+        load(path)
 
 
 def test_a_slide_is_a_part_with_title_table_groups_and_notes(tmp_path: Path) -> None:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.documents._load import LOADERS, name_below
-from voicevault_retrievers.documents._model import EXTRA
+from voicevault_retrievers.documents._patterns import Patterns
 from voicevault_retrievers.errors import DocumentError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 Why: TypeAlias = Literal["failed", "unknown type", "second name", "link", "hidden", "ignored", "excluded"]
 
 CHOSEN: frozenset[Why] = frozenset({"hidden", "ignored", "excluded"})
 """Why files are not read where that is no fault: names and rules say so."""
+
+IGNORE_BYTES, IGNORE_LINES = 256 << 10, 2000
+"""The most bytes and lines of a `.gitignore`; one that has more is not followed, and told."""
 
 
 @dataclass(frozen=True)
@@ -102,29 +101,16 @@ class _Rules:
     """What the user includes and excludes."""
 
     def __init__(self, include: tuple[str, ...], exclude: tuple[str, ...]) -> None:
-        self._include = _patterns(include) if include else None
-        self._exclude = _patterns(exclude) if exclude else None
+        self._include = Patterns(include) if include else None
+        self._exclude = Patterns(exclude) if exclude else None
 
     def excludes(self, name: str) -> str | None:
         """Why a path below a root is not read; folders end in `/`, and are not tested for `include`."""
-        if self._exclude is not None and self._exclude.match_file(name):
+        if self._exclude is not None and self._exclude(name):
             return "--exclude names it"
-        if self._include is not None and not name.endswith("/") and not self._include.match_file(name):
+        if self._include is not None and not name.endswith("/") and not self._include(name):
             return "--include does not name it"
         return None
-
-
-def _patterns(lines: Iterable[str]) -> GitIgnoreSpec:
-    pathspec = require("pathspec", extra=EXTRA)
-    try:
-        spec: GitIgnoreSpec = pathspec.GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise DocumentError(f"a pattern is not one of .gitignore: {error}") from error
-    return spec
-
-
-Ignored: TypeAlias = Callable[[str], bool]
-"""Whether an absolute posix path is ignored; folders end in `/`."""
 
 
 def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
@@ -143,7 +129,10 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
             skipped.append(Skipped(name_below(folder, root), wrong))
             continue
         if any(entry.name == ".gitignore" and entry.is_file() for entry in entries):
-            ignored = [*ignored, _ignore_file(folder)]
+            try:
+                ignored = [*ignored, _ignore_file(folder)]
+            except (OSError, DocumentError) as error:
+                skipped.append(Skipped(name_below(folder / ".gitignore", root), f"not followed: {error}"))
         for entry in entries:
             left_out = _left_out(entry, root, rules, ignored)
             if left_out is not None:
@@ -156,7 +145,7 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
 
 
 def _left_out(
-    entry: os.DirEntry[str], root: Path, rules: _Rules, ignored: list[tuple[str, GitIgnoreSpec]]
+    entry: os.DirEntry[str], root: Path, rules: _Rules, ignored: list[tuple[str, Patterns]]
 ) -> Skipped | None:
     """Why an entry of a folder is not read; None for a file to read, and a folder to list."""
     name = name_below(entry.path, root)
@@ -192,7 +181,7 @@ def _not_here(link: os.DirEntry[str], root: Path, name: str) -> Skipped | None:
     return None if inside else Skipped(name, "link to a file elsewhere: give that file itself", "link")
 
 
-def _ignored_above(root: Path) -> list[tuple[str, GitIgnoreSpec]]:
+def _ignored_above(root: Path) -> list[tuple[str, Patterns]]:
     """The `.gitignore` files above a folder in its repository, outermost first, unless they name the folder itself."""
     real = Path(os.path.abspath(root))
     above: list[Path] = []
@@ -206,14 +195,18 @@ def _ignored_above(root: Path) -> list[tuple[str, GitIgnoreSpec]]:
     return [] if _is_ignored(f"{real.as_posix()}/", ignored) else ignored
 
 
-def _ignore_file(folder: Path) -> tuple[str, GitIgnoreSpec]:
-    text = (folder / ".gitignore").read_bytes().decode("utf-8", "replace")
-    return f"{os.path.abspath(folder).replace(os.sep, '/').rstrip('/')}/", _patterns(text.splitlines())
+def _ignore_file(folder: Path) -> tuple[str, Patterns]:
+    with (folder / ".gitignore").open("rb") as file:
+        data = file.read(IGNORE_BYTES + 1)
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(data) > IGNORE_BYTES or len(lines) > IGNORE_LINES:
+        raise DocumentError(f"it has more than {IGNORE_LINES} lines, or {IGNORE_BYTES >> 10} KiB")
+    return f"{os.path.abspath(folder).replace(os.sep, '/').rstrip('/')}/", Patterns(lines)
 
 
-def _is_ignored(path: str, ignored: list[tuple[str, GitIgnoreSpec]]) -> bool:
+def _is_ignored(path: str, ignored: list[tuple[str, Patterns]]) -> bool:
     """Whether the innermost `.gitignore` that says anything of a path ignores it."""
-    for folder, spec in reversed(ignored):
-        if path.startswith(folder) and (told := spec.check_file(path[len(folder) :]).include) is not None:
+    for folder, patterns in reversed(ignored):
+        if path.startswith(folder) and (told := patterns(path[len(folder) :])) is not None:
             return told
     return False

@@ -97,8 +97,6 @@ def test_include_and_exclude_are_patterns_of_paths_below_the_folder(tmp_path: Pa
     _, skipped = files([root], include=["*.md"], exclude=["drafts/"])
     assert told(skipped) == {"b.txt": "excluded", "drafts/": "excluded", "sub/drafts/": "excluded"}
     assert {one.reason for one in skipped} == {"--include does not name it", "--exclude names it"}
-    with pytest.raises(DocumentError, match="is not one of"):
-        discover(root, include=["!"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have other rights there")
@@ -116,3 +114,14 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
     assert told(skipped) == {"closed": "failed"}
     with pytest.raises(DocumentError, match="cannot be listed: Permission denied"):
         discover(root / "closed")
+
+
+def test_a_gitignore_that_cannot_be_followed_is_told(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root", "a.md", "sub/b.md")
+    (root / ".gitignore").write_text("*.md\n" * 2001)
+    (root / "sub" / ".gitignore").write_bytes(b"*" * (1 << 20))
+    found, skipped = files([root])
+    assert [file.name for file in found] == ["a.md", "sub/b.md"]
+    reasons = {one.source_file: one.reason for one in skipped if one.why == "failed"}
+    assert reasons.keys() == {".gitignore", "sub/.gitignore"}
+    assert all(reason.startswith("not followed: it has more than 2000 lines") for reason in reasons.values())

@@ -16,6 +16,7 @@ Decoded: TypeAlias = tuple[str, tuple[str, ...]]
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _PREFERRED = ("cp1252", "cp932", "gb18030", "big5", "cp949", "euc_jp", "cp1250", "iso8859_2", "cp1251", "koi8_r")
 _CANDIDATES = (*_PREFERRED, "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258")
+_LATIN = frozenset({"cp1250", "cp1252", "cp1254", "cp1257", "cp1258", "iso8859_2"})
 _SAMPLE = 64 << 10
 
 
@@ -36,8 +37,8 @@ def decode(data: bytes, name: str, declared: str | None = None) -> Decoded:
         wrong = f"{name} is not {encoding} text (byte 0x{data[error.start]:02x} at offset {error.start})"
         if marked:
             raise DocumentError(f"{wrong}: save it as UTF-8") from error
-        text, encoding = _detect(data, wrong, declared)
-        notes = (f"read as {encoding}",)
+        text, encoding, others = _detect(data, wrong, declared)
+        notes = (f"read as {encoding}" + (f", which may be {others}" if others else ""),)
     if "\0" in text and not marked and (wide := _wide(data)):
         text, notes = data.decode(wide), (f"read as {wide}",)
     if "\0" in text:
@@ -45,20 +46,26 @@ def decode(data: bytes, name: str, declared: str | None = None) -> Decoded:
     return re.sub(r"\r\n?", "\n", text), notes
 
 
-def _detect(data: bytes, wrong: str, declared: str | None) -> tuple[str, str]:
-    """The text and its encoding; `wrong` says what is wrong with the expected one."""
+def _detect(data: bytes, wrong: str, declared: str | None) -> tuple[str, str, str]:
+    """The text, its encoding and others that fit as well; `wrong` says what is wrong with the expected one.
+
+    Of several for Latin letters, it is cp1252, as browsers take it; other doubts are errors.
+    """
     if declared and (text := _strict(data, "utf-8")) is not None:
-        return text, "utf-8"
+        return text, "utf-8", ""
     if (wide := _wide(data)) is not None:
-        return data.decode(wide), wide
+        return data.decode(wide), wide, ""
     found = list(require("charset_normalizer", extra=EXTRA).from_bytes(data, cp_isolation=list(_CANDIDATES)))
     best = [match for match in found if (match.chaos, match.coherence) == (found[0].chaos, found[0].coherence)]
+    names = sorted(match.encoding for match in best)
     if len(best) == 1:
         same = best[0].could_be_from_charset
         encoding = next((known for known in _PREFERRED if known in same), best[0].encoding)
-        if (text := _strict(data, encoding)) is not None:
-            return text, encoding
-    told = f"it may be {', '.join(sorted(match.encoding for match in best))}" if best else "it fits no known encoding"
+    else:
+        encoding = "cp1252" if "cp1252" in names and _LATIN.issuperset(names) else ""
+    if encoding and (text := _strict(data, encoding)) is not None:
+        return text, encoding, ", ".join(name for name in names if len(best) > 1 and name != encoding)
+    told = f"it may be {', '.join(names)}" if best else "it fits no known encoding"
     raise DocumentError(f"{wrong}; {told}: save it as UTF-8")
 
 

@@ -38,6 +38,14 @@ def test_an_encoding_is_detected_and_told(tmp_path: Path, suffix: str, text: str
     assert read([path]).notes == (Note(f"a{suffix}", f"read as {told}"),)
 
 
+def test_of_encodings_for_latin_letters_it_is_that_of_browsers(tmp_path: Path) -> None:
+    path = tmp_path / "fr.txt"
+    path.write_bytes("café fermé le lundi, déjà vu à la gare\n".encode("latin-1"))
+    document = load(path)
+    assert document.parts[0].text == "café fermé le lundi, déjà vu à la gare\n"
+    assert document.notes == ("read as cp1252, which may be cp1250, cp1257",)
+
+
 @pytest.mark.parametrize("data", [GERMAN.encode(), "\ufeffText".encode("utf-16"), b"plain", "é".encode()])
 def test_nothing_is_guessed_where_utf8_or_a_mark_tells(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(data)

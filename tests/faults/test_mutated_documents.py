@@ -9,11 +9,13 @@ import io
 import random
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import docx
 import pytest
 
+from tests.docs.mixed_folder import PLAIN
 from tests.helpers import examples
 from tests.unit.documents.test_documents import HTML, MARKDOWN, pdf
 from voicevault_retrievers.documents import ReadingLimits, _reader, read
@@ -53,17 +55,24 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
     return data
 
 
-def mutated_docx(data: bytes, draw: random.Random) -> bytes:
-    """A DOCX in which one of the parts has changed, or the archive itself."""
+def mutated_archive(data: bytes, draw: random.Random, main: str) -> bytes:
+    """An archive in which one of the parts has changed, often the main one, or the archive itself."""
     if draw.random() < 0.3:
         return mutated(data, draw)
     made = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as target:
-        changed = draw.choice(["word/document.xml", "word/document.xml", *source.namelist()])
+        changed = draw.choice([main, main, *source.namelist()])
         for name in source.namelist():
             content = source.read(name)
             target.writestr(name, mutated(content, draw) if name == changed else content)
     return made.getvalue()
+
+
+def plain(folder: Path, suffix: str) -> bytes:
+    """A plain document of the type."""
+    path = folder / f"whole{suffix}"
+    PLAIN[suffix][1](path, random.Random(1))
+    return path.read_bytes()
 
 
 def a_docx(folder: Path) -> bytes:
@@ -82,7 +91,13 @@ KINDS: dict[str, Callable[[Path], bytes]] = {
     "md": lambda _: MARKDOWN.encode(),
     "txt": lambda _: "The pump, and\r\nthe välve.\n\n".encode() * 20,
     "csv": lambda _: b'name;value\n"a;b";1\nc;2\n' * 20,
+    **{
+        suffix[1:]: partial(plain, suffix=suffix)
+        for suffix in (".xlsx", ".pptx", ".eml", ".json", ".jsonl", ".py", ".js")
+    },
 }
+MAIN = {"docx": "word/document.xml", "xlsx": "xl/worksheets/sheet1.xml", "pptx": "ppt/slides/slide1.xml"}
+"""The archives, each with the part that has the text."""
 
 
 @pytest.fixture
@@ -99,7 +114,7 @@ def test_every_mutant_is_read_or_named_and_none_stops_the_rest(kind: str, tmp_pa
     folder = tmp_path / "mutants"
     folder.mkdir()
     for seed in range(MUTANTS):
-        change = mutated_docx if kind == "docx" else mutated
+        change = partial(mutated_archive, main=MAIN[kind]) if kind in MAIN else mutated
         (folder / f"{seed:03}.{kind}").write_bytes(change(whole, random.Random(seed)))
     (folder / "last.txt").write_text("read at last")
     found = read([folder], limits=LIMITS)

@@ -85,7 +85,7 @@ frameworks: install  ## run each framework's tests with its oldest and its newes
 wheel: install  ## build the wheel and use it in fresh environments
 	$(BIN)/python tests/packaging/check_wheel.py
 
-bench: bench-lexical bench-quality bench-chunk_headers bench-fusion bench-frame bench-frame_disk bench-sample bench-imports bench-reading  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
+bench: bench-lexical bench-quality bench-chunk_headers bench-fusion bench-frame bench-frame_disk bench-sample bench-imports bench-reading bench-converters  ## run every benchmark; each writes tests/benchmarks/results/NAME.json
 
 bench-quality: install  ## retrieval quality: channels, fusions, expansion, tuning, page caps
 	for part in quality quality_stores quality_multilingual fusion_ablation quality_expansion quality_tuning quality_pages; do \

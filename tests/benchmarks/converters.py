@@ -1,4 +1,4 @@
-"""Time and memory of reading XLSX and PPTX by `documents.load`, and by markitdown.
+"""Reading XLSX and PPTX by `documents.load`, and by markitdown where it is installed; writes converters.json.
 
     python -m tests.benchmarks.converters
 
@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import openpyxl
 import pptx
+
+from tests.benchmarks.results import Row, write
 
 ROWS, SLIDES = 20_000, 300
 _RUN = """
@@ -25,11 +28,10 @@ began = time.perf_counter()
 ready = time.perf_counter()
 {convert}
 done = time.perf_counter()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-print(f"import {{ready - began:.1f}} s, convert {{done - ready:.1f}} s, peak {{peak}} MiB")
+print(ready - began, done - ready, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
 """
 READERS = {
-    "documents.load": ("from voicevault_retrievers.documents import load", "load(sys.argv[1])"),
+    "documents.load": ("from voicevault_retrievers.documents import load", "load(sys.argv[1], limits=None)"),
     "markitdown": ("from markitdown import MarkItDown", "MarkItDown().convert(sys.argv[1])"),
 }
 
@@ -52,14 +54,19 @@ def write_files(folder: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Print a line for each file and reader."""
+    """Write the rows of each file and reader."""
+    readers = [name for name in READERS if name == "documents.load" or find_spec(name)]
+    rows: list[Row] = []
     with TemporaryDirectory() as folder:
         for path in write_files(Path(folder)):
-            for name, (imports, convert) in READERS.items():
+            for name in readers:
+                imports, convert = READERS[name]
                 script = _RUN.format(imports=imports, convert=convert)
-                done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
-                said = done.stdout.strip() or (done.stderr.strip().splitlines() or ["no output"])[-1]
-                sys.stdout.write(f"{path.name} {name}: {said}\n")
+                done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+                values = map(float, done.stdout.split())
+                metrics = ("seconds of imports", "seconds", "peak MiB")
+                rows += [Row(name, path.suffix, metric, value) for metric, value in zip(metrics, values, strict=True)]
+    write("converters", rows, ("openpyxl", "python-pptx", *readers[1:]))
 
 
 if __name__ == "__main__":

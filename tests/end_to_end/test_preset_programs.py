@@ -45,7 +45,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Printed]:
         text = f"Section 12. The {name}\n\nThe {name} is reset with the green key, as section 12 requires.\n"
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch, model_server(writes(*SAYS)) as server:
-        patch.setenv("VOICEVAULT_HOME", str(folder / "home" / "kbs"))
+        patch.setenv("VOICEVAULT_HOME", str(tmp_path_factory.mktemp("home") / "kbs"))
         sessions = [tuple(_session(name, folder, server.url)) for name in PRESETS]
         sessions.append(tuple(block.code for block in blocks(TABLE)))
         outputs = dict(zip([*PRESETS, "all"], printed(tuple(sessions), ("-W", "error")), strict=True))

@@ -261,7 +261,9 @@ def _faked(product: str) -> Callable[[Path], AbstractContextManager[Connect]]:
         from tests.engines.elastic_server import fake_elastic
 
         with fake_elastic(product) as fake:
-            yield lambda name, **options: connect(f"{fake.scheme}://127.0.0.1:{fake.port}/{name}", **options)
+            yield lambda name, **options: connect(
+                f"{fake.scheme}://127.0.0.1:{fake.port}/{quote(name, safe='')}", **options
+            )
 
     return opened
 

@@ -13,10 +13,13 @@ from voicevault_retrievers.documents._load import LOADERS, name_below
 from voicevault_retrievers.documents._patterns import Patterns
 from voicevault_retrievers.errors import DocumentError
 
-Why: TypeAlias = Literal["failed", "unknown type", "second name", "link", "hidden", "ignored", "excluded"]
+Why: TypeAlias = Literal["failed", "unknown type", "second name", "link", "hidden", "ignored", "excluded", "base"]
 
-CHOSEN: frozenset[Why] = frozenset({"hidden", "ignored", "excluded"})
+CHOSEN: frozenset[Why] = frozenset({"hidden", "ignored", "excluded", "base"})
 """Why files are not read where that is no fault: names and rules say so."""
+
+BASE = frozenset({"manifest.json", "lock"})
+"""The files by which the folder of a knowledge base is known."""
 
 IGNORE_BYTES, IGNORE_LINES = 256 << 10, 2000
 """The most bytes and lines of a `.gitignore`; one that has more is not followed, and told."""
@@ -127,6 +130,9 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
             if folder == root:
                 raise DocumentError(wrong) from error
             skipped.append(Skipped(name_below(folder, root), wrong))
+            continue
+        if folder != root and {entry.name for entry in entries} >= BASE:
+            skipped.append(Skipped(f"{name_below(folder, root)}/", "a knowledge base", "base"))
             continue
         if any(entry.name == ".gitignore" and entry.is_file() for entry in entries):
             try:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents import File, Skipped, discover, files, read
 from voicevault_retrievers.errors import DocumentError
+from voicevault_retrievers.store import KnowledgeBase
 
 
 def tree(root: Path, *names: str, text: str = "text") -> Path:
@@ -125,3 +127,12 @@ def test_a_gitignore_that_cannot_be_followed_is_told(tmp_path: Path) -> None:
     reasons = {one.source_file: one.reason for one in skipped if one.why == "failed"}
     assert reasons.keys() == {".gitignore", "sub/.gitignore"}
     assert all(reason.startswith("not followed: it has more than 2000 lines") for reason in reasons.values())
+
+
+def test_the_folder_of_a_knowledge_base_is_no_document(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root", "a.md", "app/manifest.json")
+    with KnowledgeBase.create("plant", root=root / "kbs") as base:
+        base.add([Chunk("a", "the pump")])
+    found, skipped = files([root])
+    assert [file.name for file in found] == ["a.md", "app/manifest.json"]
+    assert told(skipped) == {"kbs/plant/": "base"}

@@ -18,12 +18,13 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.engines.elastic_index import RefusedError, only, refused
 from tests.engines.elastic_queries import Index
+from tests.engines.http_server import serving
 
 MAX_ID = 512
 """The most bytes of an `_id`."""
@@ -234,15 +235,5 @@ def _handler(fake: FakeElastic) -> type[BaseHTTPRequestHandler]:
 def fake_elastic(product: str) -> Iterator[FakeElastic]:
     """One, of "Elasticsearch" or "OpenSearch", on a free port."""
     fake = FakeElastic(product)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake))
-    server.daemon_threads = True
-    fake.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serving(_handler(fake), fake.over) as fake.port:
         yield fake
-    finally:
-        fake.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()

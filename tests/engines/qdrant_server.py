@@ -10,7 +10,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +19,8 @@ from qdrant_client import QdrantClient
 from qdrant_client import models as of
 from qdrant_client.http import models as rest
 from qdrant_client.http.models import models as all_of
+
+from tests.engines.http_server import serving
 
 
 class FakeQdrant:
@@ -152,16 +154,8 @@ def _plain(value: Any) -> Any:
 def fake_qdrant() -> Iterator[FakeQdrant]:
     """One on a free port."""
     fake = FakeQdrant()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(fake))
-    server.daemon_threads = True
-    fake.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
     try:
-        yield fake
+        with serving(_handler(fake), fake.over) as fake.port:
+            yield fake
     finally:
-        fake.over.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
         fake.client.close()

@@ -515,10 +515,10 @@ async def test_what_is_closed_while_it_is_asked_is_not_available(chroma_port: in
     engine = ChromaEngine("closing", url=f"http://127.0.0.1:{chroma_port}")
     assert (len(engine), await engine.acount()) == (0, 0)
     client: Any = engine._client
-    client._client.close()  # as by another thread, once the client is taken
+    client._clients.of_threads().close()  # as by another thread, once the client is taken
     with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
         len(engine)
-    await client._loops[asyncio.get_running_loop()].aclose()
+    await (await client._clients.of_loop()).aclose()
     with pytest.raises(SearchNotAvailableError, match="closed meanwhile"):
         await engine.acount()
     engine.close()

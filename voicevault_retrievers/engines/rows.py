@@ -35,7 +35,7 @@ def row_of(record: Record) -> dict[str, Any]:
     conditions of `condition_of` ask for.
     """
     return {
-        **_row(record.chunk, "c"),
+        **fields_of(record.chunk, "c"),
         "digest": record.digest,
         "length": record.length,
         "languages": languages_of(record.terms),
@@ -47,10 +47,11 @@ def row_of(record: Record) -> dict[str, Any]:
 
 def parent_row(parent: Chunk) -> dict[str, Any]:
     """The row of a parent, whose other columns are null, so that no search finds it."""
-    return _row(parent, "p")
+    return fields_of(parent, "p")
 
 
-def _row(chunk: Chunk, kind: str) -> dict[str, Any]:
+def fields_of(chunk: Chunk, kind: str) -> dict[str, Any]:
+    """The columns of `CHUNK` for a chunk, or with the kind "p" for a parent."""
     return {
         "key": key_of(chunk.id, kind),
         "text": escaped(chunk.text),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import in_thread
+from voicevault_retrievers.engines.clients import Clients
 from voicevault_retrievers.errors import SearchError, SearchNotAvailableError, SearchTimeoutError
 
 SPACE: Mapping[str, Any] = {"hnsw": {"space": "cosine", "ef_construction": 200, "ef_search": 400, "max_neighbors": 32}}
@@ -64,17 +63,11 @@ class HttpChroma:
         self._timeout = timeout
         self._preparing = Mutex()
         self._verify: Any = None
-        self._mutex = Mutex()
-        self._client: Any = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        self._clients = Clients(self._connected)
 
     def ask(self, ask: ChromaRequest) -> Any:
         """The answer to a request."""
-        self._prepare()
-        with self._mutex:
-            if self._client is None:
-                self._client = require("httpx", extra="chroma").Client(verify=self._verify, **self._options)
-            client = self._client
+        client = self._clients.of_threads()
         try:
             return self._answer(ask, client.request(*self._line(ask), json=_body(ask)))
         except SearchError:
@@ -84,14 +77,7 @@ class HttpChroma:
 
     async def aask(self, ask: ChromaRequest) -> Any:
         """`ask` on the running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._verify is None:
-            await in_thread(self._prepare)
-        with self._mutex:
-            client = self._loops.get(loop)
-            if client is None:
-                made = require("httpx", extra="chroma").AsyncClient(verify=self._verify, **self._options)
-                client = self._loops[loop] = made
+        client = await self._clients.of_loop()
         try:
             return self._answer(ask, await client.request(*self._line(ask), json=_body(ask)))
         except SearchError:
@@ -101,17 +87,16 @@ class HttpChroma:
 
     def close(self) -> None:
         """Close the connections of threads."""
-        with self._mutex:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._clients.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        with self._mutex:
-            client = self._loops.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        await self._clients.aclose()
+
+    def _connected(self, awaited: bool) -> Any:
+        self._prepare()
+        httpx = require("httpx", extra="chroma")
+        return (httpx.AsyncClient if awaited else httpx.Client)(verify=self._verify, **self._options)
 
     def _prepare(self) -> None:
         """Load the client's modules and the certificates, once, so that no event loop waits for them.

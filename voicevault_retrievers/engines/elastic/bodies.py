@@ -19,12 +19,13 @@ import numpy as np
 
 from voicevault_retrievers.core.filters import Filter, parse
 from voicevault_retrievers.core.types import Chunk, Vector
-from voicevault_retrievers.engines.encoding import encoded, escaped, unescaped
+from voicevault_retrievers.engines.encoding import encoded
 from voicevault_retrievers.engines.facets import Facets, facet, number_of, of_metadata, present
 from voicevault_retrievers.engines.facets import kind as kind_facet
 from voicevault_retrievers.engines.filters import Clause, Scalar, said
 from voicevault_retrievers.engines.keywords import Keywords, Weighted
 from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.rows import CHUNK, fields_of
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.lexical.formulas import Curve, Formula, Lucene
 from voicevault_retrievers.text import untagged
@@ -32,9 +33,6 @@ from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 FORMULA = Lucene()
 """The formula that the index ranks by: Lucene's own, with the constants of its similarity."""
-
-CHUNK = ["key", "text", "header", "parent", "metadata"]
-"""The fields of a document that a chunk or parent is made of."""
 
 SCORED = [*CHUNK, "terms", "length"]
 """Those of a chunk that is scored here."""
@@ -115,22 +113,13 @@ def document_id(key: str) -> str:
     return key[0] + hashlib.blake2b(key[1:].encode(), digest_size=24).hexdigest()
 
 
-def key_of(one: str, kind: str = "c") -> str:
-    """The key of a chunk's id, or with the kind "p" of a parent's; keys of a kind sort as their ids do."""
-    return kind + escaped(one)
-
-
-def id_of(key: str) -> str:
-    """The id of a key."""
-    return unescaped(key[1:])
-
-
 def chunk_document(record: Record) -> dict[str, Any]:
     """The document of a chunk."""
     metadata = record.chunk.metadata
     numbers = [(key, value) for key, value in metadata.items() if type(value) in (int, float)]
     made = {
-        **_document(record.chunk, "c"),
+        "kind": "c",
+        **fields_of(record.chunk, "c"),
         "digest": record.digest,
         "length": record.length,
         "languages": [str(ord(tag)) for tag in tags_of(languages_of(record.terms))],
@@ -152,25 +141,7 @@ def _word(term: str) -> str:
 
 def parent_document(parent: Chunk) -> dict[str, Any]:
     """The document of a parent, which no search finds."""
-    return _document(parent, "p")
-
-
-def _document(chunk: Chunk, kind: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "key": key_of(chunk.id, kind),
-        "text": escaped(chunk.text),
-        "header": escaped(chunk.header),
-        "parent": None if chunk.parent_id is None else key_of(chunk.parent_id, "p"),
-        "metadata": json.dumps(chunk.metadata),
-    }
-
-
-def chunk_of(source: Mapping[str, Any], kb: str) -> Chunk:
-    """The chunk or parent of a document."""
-    key, text, header, parent, metadata = (source[name] for name in CHUNK)
-    above = None if parent is None else id_of(parent)
-    return Chunk(id_of(key), unescaped(text), above, json.loads(metadata), kb, unescaped(header))
+    return {"kind": "p", **fields_of(parent, "p")}
 
 
 def score_of(hit: Mapping[str, Any]) -> float:

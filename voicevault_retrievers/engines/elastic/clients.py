@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.execution.steps import in_thread
+from voicevault_retrievers.engines.clients import Clients
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 
 POOL = 10
@@ -87,9 +83,7 @@ class ElasticConnection(ABC):
             )
         self.url = url.rstrip("/")
         self._given = login, timeout, dict(options)
-        self._mutex = Mutex()
-        self._client: Any = None
-        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._clients = Clients(self._connected)
 
     @property
     def place(self) -> str:
@@ -106,8 +100,8 @@ class ElasticConnection(ABC):
         return type(self)(self.url, *self._given)
 
     @abstractmethod
-    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
-        """The vendor's client: for event loops where `kind` is "async"."""
+    def _made(self, awaited: bool, login: Login, options: Mapping[str, Any]) -> Any:
+        """The vendor's client, the async one where `awaited`."""
 
     @abstractmethod
     def _send(self, client: Any, call: ElasticRequest) -> Any:
@@ -124,43 +118,29 @@ class ElasticConnection(ABC):
 
     def ask(self, call: ElasticRequest) -> Any:
         """The decoded answer."""
-        with self._mutex:
-            if self._client is None:
-                self._client = self._connected("sync")
-            client = self._client
+        client = self._clients.of_threads()
         with self._errors():
             return self._body(self._send(client, call))
 
     async def aask(self, call: ElasticRequest) -> Any:
         """`ask` on the running event loop."""
-        loop = asyncio.get_running_loop()
-        client = self._of_loop.get(loop)
-        if client is None:  # in a thread: importing the library and reading certificates are slow
-            made = await in_thread(partial(self._connected, "async"))
-            client = self._of_loop.setdefault(loop, made)
-            if client is not made:
-                await made.close()
+        client = await self._clients.of_loop()
         with self._errors():
             return self._body(await self._send(client, call))
 
     def close(self) -> None:
         """Close the connections of threads."""
-        with self._mutex:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._clients.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        client = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self._clients.aclose()
 
-    def _connected(self, kind: str) -> Any:
+    def _connected(self, awaited: bool) -> Any:
         login, _, options = self._given
         with self._errors():
             try:
-                return self._made(kind, login, options)
+                return self._made(awaited, login, options)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"{self.product}'s client refuses its options: {error}") from error
 
@@ -209,9 +189,9 @@ class ElasticsearchConnection(ElasticConnection):
 
     product = "Elasticsearch"
 
-    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
+    def _made(self, awaited: bool, login: Login, options: Mapping[str, Any]) -> Any:
         clients = require("elasticsearch", extra="elasticsearch")
-        make = clients.AsyncElasticsearch if kind == "async" else clients.Elasticsearch
+        make = clients.AsyncElasticsearch if awaited else clients.Elasticsearch
         given: dict[str, Any] = {"request_timeout": self.timeout, "max_retries": 0, **options}
         return make(self.url, basic_auth=login.user, api_key=login.api_key, **given)
 
@@ -243,11 +223,11 @@ class OpenSearchConnection(ElasticConnection):
 
     product = "OpenSearch"
 
-    def _made(self, kind: str, login: Login, options: Mapping[str, Any]) -> Any:
+    def _made(self, awaited: bool, login: Login, options: Mapping[str, Any]) -> Any:
         clients = require("opensearchpy", extra="opensearch")
         if login.api_key is not None:
             raise ConfigError("OpenSearch has users and passwords: give user=(name, password), not api_key=")
-        make = clients.AsyncOpenSearch if kind == "async" else clients.OpenSearch
+        make = clients.AsyncOpenSearch if awaited else clients.OpenSearch
         given: dict[str, Any] = {"timeout": self.timeout, "max_retries": 0, "pool_maxsize": POOL, **options}
         return make([self.url], http_auth=login.user, **given)
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.elastic import bodies
-from voicevault_retrievers.engines.elastic.bodies import Search, document_id, id_of, key_of
+from voicevault_retrievers.engines.elastic.bodies import Search, document_id
 from voicevault_retrievers.engines.elastic.clients import (
     CollectionExistsError,
     ElasticConnection,
@@ -25,6 +25,7 @@ from voicevault_retrievers.engines.elastic.clients import (
 )
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
 from voicevault_retrievers.engines.recipe import Recipe
+from voicevault_retrievers.engines.rows import CHUNK, chunk_of, id_of, key_of
 from voicevault_retrievers.errors import ConfigError, SearchError
 
 PAGE = 1000
@@ -181,8 +182,8 @@ class ElasticCollection(Engine):
         return {id_of(key): one["_source"]["digest"] for key, one in found.items()}
 
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
-        found = yield from self._documents([key_of(one, "p" if parents else "c") for one in ids], bodies.CHUNK)
-        return {id_of(key): bodies.chunk_of(one["_source"], self.name) for key, one in found.items()}
+        found = yield from self._documents([key_of(one, "p" if parents else "c") for one in ids], CHUNK)
+        return {id_of(key): chunk_of(one["_source"], self.name) for key, one in found.items()}
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
         found = yield from self._documents([key_of(one) for one in ids], ["row"])
@@ -238,7 +239,7 @@ class ElasticCollection(Engine):
         One that a chunk names again meanwhile is put back, where nothing else has put it there.
         """
         orphans = {one for one in parents if one is not None}
-        kept = (yield from self._documents(sorted(orphans), [*bodies.CHUNK, "kind"])) if orphans else {}
+        kept = (yield from self._documents(sorted(orphans), [*CHUNK, "kind"])) if orphans else {}
         gone = set(kept) - ((yield from self._named(sorted(kept))) if kept else set())
         if not gone:
             return

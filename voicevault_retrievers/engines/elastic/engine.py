@@ -20,7 +20,7 @@ from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Query, Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.elastic import bodies
-from voicevault_retrievers.engines.elastic.bodies import FORMULA, Search, document_id, id_of, key_of
+from voicevault_retrievers.engines.elastic.bodies import FORMULA, Search, document_id
 from voicevault_retrievers.engines.elastic.collection import PAGE, ElasticCollection, Source
 from voicevault_retrievers.engines.elastic.fused import ElasticFused
 from voicevault_retrievers.engines.engine import Capabilities
@@ -35,6 +35,7 @@ from voicevault_retrievers.engines.keywords import (
     score,
     weigh,
 )
+from voicevault_retrievers.engines.rows import chunk_of, id_of, key_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 
 DEEPEST = 10_000
@@ -104,9 +105,7 @@ class ElasticEngine(ElasticCollection):
             after = hits[-1]["sort"]
 
     def _near(self, hits: Sequence[Mapping[str, Any]], cosine: Callable[[float], float]) -> list[Found]:
-        found = [
-            Found(bodies.chunk_of(one["_source"], self.name), min(cosine(bodies.score_of(one)), 1.0)) for one in hits
-        ]
+        found = [Found(chunk_of(one["_source"], self.name), min(cosine(bodies.score_of(one)), 1.0)) for one in hits]
         return sorted(found, key=lambda one: (-one.score, one.chunk.id))
 
     # Keywords.
@@ -231,7 +230,7 @@ class ElasticEngine(ElasticCollection):
         """The hits that pass, with the server's scores; without forms where only another language has the words."""
         passes, found = compile_filter(words.passing), list[KeywordHit]()
         for hit in hits:
-            chunk = bodies.chunk_of(hit["_source"], self.name)
+            chunk = chunk_of(hit["_source"], self.name)
             if passes(chunk.metadata):
                 forms = tuple(bodies.frequencies_of(hit["_source"], words.forms))
                 found.append(KeywordHit(chunk, bodies.score_of(hit), forms))
@@ -294,7 +293,7 @@ class ElasticEngine(ElasticCollection):
             counts = bodies.frequencies_of(source, forms)
             made = score(words.formula, terms, mean, counts, source["length"])
             if made is not None and passes(bodies.metadata_of(source)):
-                found.append(KeywordHit(bodies.chunk_of(source, self.name), *made))
+                found.append(KeywordHit(chunk_of(source, self.name), *made))
         return found
 
     def keyword_scores(self, asked: Asked, ids: Sequence[str]) -> Steps[Mapping[str, float]]:

@@ -12,6 +12,7 @@ from voicevault_retrievers.engines.elastic import bodies
 from voicevault_retrievers.engines.elastic.bodies import Search
 from voicevault_retrievers.engines.elastic.clients import ElasticsearchConnection, OpenSearchConnection
 from voicevault_retrievers.engines.elastic.engine import DEEPEST, ElasticEngine
+from voicevault_retrievers.engines.rows import CHUNK
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 
@@ -36,7 +37,7 @@ class ElasticsearchEngine(ElasticEngine):
         return {"type": "dense_vector", "dims": dimension, "index": True, "similarity": "cosine", **options}
 
     def _neighbours(self, vector: Vector, size: int, clauses: Sequence[Any]) -> Search:
-        return Search({"knn": _knn(vector, size, clauses), "size": size, "_source": bodies.CHUNK})
+        return Search({"knn": _knn(vector, size, clauses), "size": size, "_source": CHUNK})
 
     def _natively_fused(
         self, keywords: Any, vector: Vector, k: int, size: int, depth: int, clauses: Sequence[Any]
@@ -63,7 +64,7 @@ class OpenSearchEngine(ElasticEngine):
         return {"type": "knn_vector", "dimension": dimension, "method": method}
 
     def _neighbours(self, vector: Vector, size: int, clauses: Sequence[Any]) -> Search:
-        return Search({"query": _knn_query(vector, size, clauses), "size": size, "_source": bodies.CHUNK})
+        return Search({"query": _knn_query(vector, size, clauses), "size": size, "_source": CHUNK})
 
     def _natively_fused(
         self, keywords: Any, vector: Vector, k: int, size: int, depth: int, clauses: Sequence[Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sqlite3
@@ -18,6 +17,7 @@ from voicevault_retrievers._support.checks import header
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import in_thread
+from voicevault_retrievers.engines.clients import Clients
 from voicevault_retrievers.errors import (
     ConfigError,
     LockedError,
@@ -212,51 +212,36 @@ class HttpServer:
         self.url = url
         self._key = None if api_key is None else header("api_key", api_key)
         self._timeout = timeout
-        self._mutex = Mutex()
-        self._client: Any = None
-        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._clients = Clients(self._connected)
 
     def shared(self) -> HttpServer:
         """The same server with separate connections."""
         return HttpServer(self.url, self._key, self._timeout)
 
     def ask(self, asked: QdrantCall) -> Any:
-        with self._mutex:
-            if self._client is None:
-                self._client = self._connected("QdrantClient", self._limit)
-            client = self._client
+        client = self._clients.of_threads()
         with _errors(f"Qdrant at {self.url}", self._timeout):
             return getattr(client, asked.method)(**asked.arguments)
 
     async def aask(self, asked: QdrantCall) -> Any:
-        loop = asyncio.get_running_loop()
-        client = self._of_loop.get(loop)
-        if client is None:  # in a thread: importing the library and reading certificates are slow
-            made = await in_thread(partial(self._connected, "AsyncQdrantClient", self._alimit))
-            client = self._of_loop.setdefault(loop, made)
-            if client is not made:
-                await made.close()
+        client = await self._clients.of_loop()
         with _errors(f"Qdrant at {self.url}", self._timeout):
             return await getattr(client, asked.method)(**asked.arguments)
 
     def close(self) -> None:
         """Close the connections of threads."""
-        with self._mutex:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._clients.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        client = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self._clients.aclose()
 
     def __repr__(self) -> str:
         return f"HttpServer({self.url!r})"
 
-    def _connected(self, name: str, limit: Any) -> Any:
-        make = getattr(require("qdrant_client", extra="qdrant"), name)
+    def _connected(self, awaited: bool) -> Any:
+        library = require("qdrant_client", extra="qdrant")
+        make, limit = (library.AsyncQdrantClient, self._alimit) if awaited else (library.QdrantClient, self._limit)
         headers = {"api-key": self._key} if self._key else {}
         with _errors(f"Qdrant at {self.url}", self._timeout):
             try:

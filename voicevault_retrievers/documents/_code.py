@@ -92,7 +92,7 @@ def _python(text: str) -> _Found | None:
             found.append(_Definition(first - 1, depth, node.name))
             if isinstance(node, ast.ClassDef):
                 todo += [(depth + 1, inner) for inner in node.body]
-        elif depth == 0 and (not found or node.lineno):  # what stands between definitions is a part without a name
+        elif depth == 0:  # what stands between definitions is a part without a name
             found.append(_Definition(node.lineno - 1, 0, ""))
     return _joined(found)
 

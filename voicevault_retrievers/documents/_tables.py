@@ -105,12 +105,6 @@ def _shown(value: Any) -> str:
         return str(value).upper()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    if isinstance(value, datetime) and value.time() == time():
-        value = value.date()
-    return (
-        value.isoformat(" ")
-        if isinstance(value, datetime)
-        else value.isoformat()
-        if isinstance(value, date)
-        else str(value)
-    )
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ")
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -127,6 +127,8 @@ def index(
         with _base(kb, root, paths, language, model, vectors, wait, None if watch else rules) as base:
             for _ in each_change(paths) if watch else (None,):
                 done = _update(console, base, paths, quiet=quiet, prune="gone" if prune else None, **given)
+                if not told and watch and base.embedder is not None:
+                    base.dense().warm_up()  # so that the first change does not wait for the model
                 if told and not _news(done, told):
                     continue
                 told |= {*done.skipped, *done.gone, None}

@@ -36,9 +36,9 @@ class Skipped:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """Files to read, each with its root, and what is not read."""
+    """Files to read, each as its name below its root, its path and its root; and what is not read."""
 
-    files: list[tuple[Path, Path]]
+    files: list[tuple[str, Path, Path]]
     skipped: list[Skipped]
 
 
@@ -52,7 +52,7 @@ def discover(
     paths below the folder: with `include`, other files are left out. Raises DocumentError for a path that does not
     exist, and a given folder that cannot be listed.
     """
-    return find(paths, include=include, exclude=exclude).files
+    return [(root, file) for _, file, root in find(paths, include=include, exclude=exclude).files]
 
 
 def find(
@@ -67,31 +67,33 @@ def find(
     Of the names of one file, the first is found, one of the absolute paths `known` before others, and links last.
     """
     rules = _Rules(tuple(include), tuple(exclude))
-    found: dict[str, tuple[Path, Path]] = {}
+    found: dict[str, tuple[str, Path, Path]] = {}
     skipped: list[Skipped] = []
     for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
         if not path.exists():
             raise DocumentError(f"{path} does not exist: give the path of a file or folder")
-        pairs = [(path, file) for file in _walk(path, rules, skipped)] if path.is_dir() else [(path.parent, path)]
-        for root, file in pairs:
-            found.setdefault(os.path.abspath(file), (root, file))
+        root, walked = (
+            (path, _walk(path, rules, skipped)) if path.is_dir() else (path.parent, [(_text(path.name), path)])
+        )
+        for name, file in walked:
+            found.setdefault(os.path.abspath(file), (name, file, root))
     return _once(found, skipped, known)
 
 
-def _once(found: dict[str, tuple[Path, Path]], skipped: list[Skipped], known: Collection[str]) -> FoundFiles:
+def _once(found: dict[str, tuple[str, Path, Path]], skipped: list[Skipped], known: Collection[str]) -> FoundFiles:
     """Each file under one name; the others are skipped."""
-    identity = {name: _identity(name) for name in found}
+    identity = {path: _identity(path) for path in found}
     first: dict[tuple[int, int], str] = {}
-    for name in sorted(found, key=lambda name: (name not in known, os.path.islink(name))):
-        first.setdefault(identity[name], name)
-    files: list[tuple[Path, Path]] = []
-    for name, (root, file) in found.items():
-        own = first[identity[name]]
-        if own == name:
-            files.append((root, file))
+    for path in sorted(found, key=lambda path: (path not in known, found[path][1].is_symlink())):
+        first.setdefault(identity[path], path)
+    files: list[tuple[str, Path, Path]] = []
+    for path, (name, file, root) in found.items():
+        own = first[identity[path]]
+        if own == path:
+            files.append((name, file, root))
         else:
             other = name_below(own, root) if Path(own).is_relative_to(os.path.abspath(root)) else own
-            skipped.append(Skipped(name_below(file, root), f"second name of {other}", "second name"))
+            skipped.append(Skipped(name, f"second name of {other}", "second name"))
     return FoundFiles(files, sorted(skipped, key=lambda one: one.source_file))
 
 
@@ -116,45 +118,50 @@ class _Rules:
         return None
 
 
-def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[Path]:
-    """Yield the files to read in a folder and those below, sorted; the others go to `skipped`."""
+def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of the files to read in a folder and those below, sorted; the others go to `skipped`."""
     ignored = _ignored_above(root)
-    files: list[str] = []
-    todo = [(root, ignored)]
+    files: list[tuple[str, str]] = []
+    todo = [("", root, ignored)]
     while todo:
-        folder, ignored = todo.pop()
+        below, folder, ignored = todo.pop()
         try:
             entries = list(os.scandir(folder))
         except OSError as error:
             wrong = f"{folder} cannot be listed: {error.strerror}"
             if folder == root:
                 raise DocumentError(wrong) from error
-            skipped.append(Skipped(name_below(folder, root), wrong))
+            skipped.append(Skipped(below.rstrip("/"), wrong))
             continue
-        if folder != root and {entry.name for entry in entries} >= BASE:
-            skipped.append(Skipped(f"{name_below(folder, root)}/", "a knowledge base", "base"))
+        if below and {entry.name for entry in entries} >= BASE:
+            skipped.append(Skipped(below, "a knowledge base", "base"))
             continue
         if any(entry.name == ".gitignore" and entry.is_file() for entry in entries):
             try:
                 ignored = [*ignored, _ignore_file(folder)]
             except (OSError, DocumentError) as error:
-                skipped.append(Skipped(name_below(folder / ".gitignore", root), f"not followed: {error}"))
+                skipped.append(Skipped(f"{below}.gitignore", f"not followed: {error}"))
         for entry in entries:
-            left_out = _left_out(entry, root, rules, ignored)
+            name = below + _text(entry.name)
+            left_out = _left_out(entry, name, root, rules, ignored)
             if left_out is not None:
                 skipped.append(left_out)
             elif entry.is_dir(follow_symlinks=False):
-                todo.append((Path(entry.path), ignored))
+                todo.append((f"{name}/", Path(entry.path), ignored))
             else:
-                files.append(entry.path)
-    yield from map(Path, sorted(files, key=lambda file: file.split(os.sep)))
+                files.append((name, entry.path))
+    yield from ((name, Path(path)) for name, path in sorted(files, key=lambda file: file[1].split(os.sep)))
+
+
+def _text(name: str) -> str:
+    """A name as Unicode, with `?` for what is not."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _left_out(
-    entry: os.DirEntry[str], root: Path, rules: _Rules, ignored: list[tuple[str, Patterns]]
+    entry: os.DirEntry[str], name: str, root: Path, rules: _Rules, ignored: list[tuple[str, Patterns]]
 ) -> Skipped | None:
-    """Why an entry of a folder is not read; None for a file to read, and a folder to list."""
-    name = name_below(entry.path, root)
+    """Why an entry of a folder is not read, by its `name` below the root; None for a file, and a folder to list."""
     folder = entry.is_dir(follow_symlinks=False)
     slash = "/" if folder else ""
     if entry.name.startswith("."):

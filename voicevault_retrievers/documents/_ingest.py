@@ -10,7 +10,6 @@ from typing import Any
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.documents._discover import Skipped, find
 from voicevault_retrievers.documents._families import CHILD_CHARS, Split, split_families
-from voicevault_retrievers.documents._load import name_below
 from voicevault_retrievers.documents._reader import LIMITS, ReadingLimits, load
 from voicevault_retrievers.documents._split import split
 from voicevault_retrievers.errors import DocumentError
@@ -126,11 +125,10 @@ def files(
     """
     told = find(paths, include=include, exclude=exclude, known=known)
     found: dict[str, File] = {}
-    for root, path in told.files:
-        file = File(name_below(path, root), path, root)
+    for file in (File(*one) for one in told.files):
         first = found.setdefault(file.name, file)
         if first is not file:
-            reason = f"{path} has the same name as {first.path}: read the folder that holds both"
+            reason = f"{file.path} has the same name as {first.path}: read the folder that holds both"
             told.skipped.append(Skipped(file.name, reason))
     return list(found.values()), told.skipped
 

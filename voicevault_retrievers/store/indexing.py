@@ -61,26 +61,27 @@ class Watched:
         self._embedding = embedding
         self._observe = observe
         self._now = ReadingProgress(len(found), skipped=len(skipped), latest=skipped[-1] if skipped else None)
-        self._whole = sum(map(_size, found)) if observe else 0
-        self._size = self._settled = self._pending = self._embedded = 0
+        self._sizes = {file.name: _size(file) for file in found} if observe else {}
+        self._whole = sum(self._sizes.values())
+        self._settled = self._pending = self._embedded = 0
 
     def begins(self, file: File) -> None:
         """A file is about to be read."""
-        self._size = _size(file) if self._observe else 0
         self._tell(file=file.name)
 
-    def ended(self, chunks: int) -> None:
-        """The file was read, and its `chunks` wait for a commit; 0 for an unchanged file."""
+    def ended(self, file: File, chunks: int) -> None:
+        """A file was read, and its `chunks` wait for a commit; 0 for an unchanged file."""
+        size = self._sizes.get(file.name, 0)
         if chunks:
-            self._pending += self._size
+            self._pending += size
         else:
-            self._settled += self._size
+            self._settled += size
         self._tell(file="", done=self._now.done + 1, chunks=self._now.chunks + chunks, share=self._share(0.0))
 
-    def skipped(self, file: Skipped) -> None:
-        """The file could not be read."""
-        self._now = replace(self._now, skipped=self._now.skipped + 1, latest=file)
-        self.ended(0)
+    def skipped(self, file: File, why: Skipped) -> None:
+        """A file could not be read."""
+        self._now = replace(self._now, skipped=self._now.skipped + 1, latest=why)
+        self.ended(file, 0)
 
     def embeds(self, done: int, total: int) -> None:
         """`done` of the `total` texts to embed in a commit are embedded."""
@@ -240,17 +241,16 @@ class _Run:
 
     def take(self, file: File) -> None:
         """Read a file if it has changed; commit when enough chunks are pending."""
-        self._watched.begins(file)
         try:
             source = _changed(file, self._known.get(file.name), self._recipe, self._prune)
             split = self._split(file) if source else Split(())
         except (DocumentError, OSError) as error:
             self.skipped.append(Skipped(file.name, str(error)))
             metrics.file("skipped")
-            self._watched.skipped(self.skipped[-1])
+            self._watched.skipped(file, self.skipped[-1])
             return
         metrics.file("read" if source else "unchanged")
-        self._watched.ended(len(split.chunks))
+        self._watched.ended(file, len(split.chunks))
         if source is None:
             self.unchanged += 1
             return
@@ -271,6 +271,7 @@ class _Run:
         self._sources, self._splits = [], []
 
     def _split(self, file: File) -> Split:
+        self._watched.begins(file)
         with metrics.IngestClock("read"):
             return file.split(**self._splitting, limits=self._limits)
 

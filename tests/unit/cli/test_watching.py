@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,16 @@ def test_each_change_is_indexed_and_only_news_are_told(
         "kb: 0 files read, 1 unchanged",
     ]
     assert _texts(tmp_path) == ["the valve"]
+
+
+def test_the_model_is_loaded_before_the_first_change(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(HashEmbedder, "embed_queries", lambda _, texts: asked.append(texts))
+    _watched(monkeypatch, lambda: asked.append(["a change"]))
+    ran("index", docs, "--kb", "kb", "--root", tmp_path / "kbs", "--model", "hash", "--watch")
+    assert asked == [["warm up"], ["a change"]]
 
 
 def test_ctrl_c_ends_it_behind_a_last_turn(docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

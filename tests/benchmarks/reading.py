@@ -2,7 +2,8 @@
 
 python -m tests.benchmarks.reading
 
-Clean: fresh processes read a folder of Markdown, HTML, DOCX and PDF in equal parts, in turns with and without limits.
+Clean: fresh processes read a folder of Markdown, HTML, DOCX and PDF in equal parts, each file itself and by a child, in
+turns; the child's start counts.
 Hostile: the seconds until a file is refused, and the child's peak memory.
 """
 
@@ -28,15 +29,21 @@ SIZES, RUNS, SECTIONS = (1, 20, 300), 7, 6
 KINDS = ("md", "html", "docx", "pdf")
 READ = """
 import resource, sys, time
-from voicevault_retrievers.documents import LIMITS, _reader, read
-def processor():
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-start, before = time.perf_counter(), processor()
-found = read([sys.argv[1]], limits=LIMITS if sys.argv[2] == "limits" else None)
-assert not found.skipped
-seconds = time.perf_counter() - start
+from voicevault_retrievers.documents import LIMITS, _reader, discover, load
+def processor(who):
+    return sum(resource.getrusage(who)[:2])
+free = limited = free_processor = limited_processor = 0.0
+for at, (_, path) in enumerate(discover([sys.argv[1]])):
+    for limits in ((None, LIMITS), (LIMITS, None))[at % 2]:
+        start, before = time.perf_counter(), processor(resource.RUSAGE_SELF)
+        load(path, limits=limits)
+        taken, worked = time.perf_counter() - start, processor(resource.RUSAGE_SELF) - before
+        if limits is None:
+            free, free_processor = free + taken, free_processor + worked
+        else:
+            limited, limited_processor = limited + taken, limited_processor + worked
 _reader._POOL.close()
-print(seconds, processor() - before)
+print(free, limited, free_processor, limited_processor + processor(resource.RUSAGE_CHILDREN))
 """
 REFUSE = """
 import resource, sys, time
@@ -71,28 +78,23 @@ def clean() -> list[Row]:
         folder.mkdir()
         for at in range(size):
             clean_file(folder, at)
-        pairs = [(seconds(folder, "none"), seconds(folder, "limits")) for _ in range(RUNS)]
-        for at, metric in enumerate(("seconds", "processor seconds")):
-            free, limited = ([one[at] for one in found] for found in zip(*pairs, strict=True))
+        runs = [seconds(folder) for _ in range(RUNS)]
+        for at, metric in ((0, "seconds"), (2, "processor seconds")):
+            free, limited = ([run[at + turn] for run in runs] for turn in (0, 1))
             ratio = statistics.median(two / one for one, two in zip(free, limited, strict=True))
+            case = f"{size} clean files"
             rows += [
-                Row("in this process", f"{size} clean files", f"median {metric}", round(statistics.median(free), 3)),
-                Row(
-                    "in a child process",
-                    f"{size} clean files",
-                    f"median {metric}",
-                    round(statistics.median(limited), 3),
-                ),
-                Row("in a child process", f"{size} clean files", f"median ratio of {metric}", round(ratio, 3)),
+                Row("in this process", case, f"median {metric}", round(statistics.median(free), 3)),
+                Row("in a child process", case, f"median {metric}", round(statistics.median(limited), 3)),
+                Row("in a child process", case, f"median ratio of {metric}", round(ratio, 3)),
             ]
     return rows
 
 
-def seconds(folder: Path, limits: str) -> tuple[float, float]:
-    """How long a fresh process takes to read the folder, by the clock, and by its processors and its child's."""
-    command = [sys.executable, "-c", READ, str(folder), limits]
-    taken, processor = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    return float(taken), float(processor)
+def seconds(folder: Path) -> list[float]:
+    """How long a fresh process takes to read the folder itself, and by a child: by the clock, and by the processors."""
+    command = [sys.executable, "-c", READ, str(folder)]
+    return list(map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()))
 
 
 def clean_file(folder: Path, at: int) -> None:

@@ -25,7 +25,17 @@ CHUNKS = [
     )
     for at in range(120)
 ]
-FUSED = ["qdrant", "postgres", "postgres-bm25", "chroma", "milvus", "lancedb", "elasticsearch", "opensearch"]
+FUSED = [
+    "embedded",
+    "qdrant",
+    "postgres",
+    "postgres-bm25",
+    "chroma",
+    "milvus",
+    "lancedb",
+    "elasticsearch",
+    "opensearch",
+]
 ASKED = ["pump of the harbour", "pilot ledger", "tide", "gauge crane nosuchword", "oil lamp master buoy"]
 
 

@@ -104,24 +104,18 @@ class EmbeddedEngine(Engine):
         return asking(lambda: self._found(asked, k))
 
     def _found(self, asked: Keywords, k: int) -> list[KeywordHit]:
-        hits = self.kb.bm25().index.search(
-            asked.terms,
-            k,
-            asked.formula,
-            where=asked.where,
-            require=asked.require,
-            filtered=asked.filtered,
-            positive=asked.positive,
-        )
+        options = {**asked.filters, "positive": asked.positive}
+        hits = self.kb.bm25().index.search(asked.terms, k, asked.formula, **options)
         return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
-        options: dict[str, Any] = {"where": asked.where, "require": asked.require, "filtered": asked.filtered}
-        return asking(lambda: self.kb.bm25().index.explain(asked.terms, chunk.id, asked.formula, **options))
+        return asking(lambda: self.kb.bm25().index.explain(asked.terms, chunk.id, asked.formula, **asked.filters))
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
-        options: dict[str, Any] = {"where": asked.where, "require": asked.require, "filtered": asked.filtered}
-        return asking(lambda: self.kb.bm25().index.scores(asked.terms, ids, asked.formula, **options))
+        return asking(lambda: self.kb.bm25().index.scores(asked.terms, ids, asked.formula, **asked.filters))
+
+    def _coverage(self, asked: Keywords) -> Steps[float | None]:
+        return asking(lambda: self.kb.bm25().index.coverage(asked.terms, **asked.filters))
 
     def _tags(self, require: Filter | None) -> Steps[str]:
         return asking(lambda: self.kb.bm25().index.tags(require))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,11 @@ class Keywords(NamedTuple):
     def passing(self) -> Filter | None:
         """The filter on the hits."""
         return both(self.require, self.where)
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """The filters and what is counted, as options of `LexicalIndex`."""
+        return {"where": self.where, "require": self.require, "filtered": self.filtered}
 
     @property
     def counting(self) -> Filter | None:

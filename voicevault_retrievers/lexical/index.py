@@ -283,6 +283,12 @@ class LexicalIndex:
         asked = self._ask(terms, Lucene(), counting_of(where, require, filtered))
         return {forms: n / asked.total for forms, n in zip(asked.terms, asked.frequencies, strict=True)}
 
+    def coverage(
+        self, terms: Terms, *, where: Filter | None = None, require: Filter | None = None, filtered: bool = False
+    ) -> float | None:
+        """The share of the term occurrences whose term is in some counted chunk; None for no terms."""
+        return self._ask(terms, Lucene(), counting_of(where, require, filtered)).coverage
+
     def sample(self, size: int) -> list[Chunk]:
         """At most `size` live chunks, evenly spaced by id."""
         tables = [segment.rows for segment in self.segments]

@@ -26,8 +26,6 @@ from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
 from voicevault_retrievers.engines.server import Capabilities
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
-from voicevault_retrievers.lexical.statistics import counting_of
-from voicevault_retrievers.lexical.weighted_query import WeightedQuery
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.analyzed_texts import Analyzed
 from voicevault_retrievers.text.analyzer import AUTO
@@ -172,7 +170,7 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index_as_asked()
         if index is None:
             return []
-        options = {**_filters(asked), "positive": asked.positive}
+        options = {**asked.filters, "positive": asked.positive}
         hits = yield Compute(partial(index.search, asked.terms, k, asked.formula, **options))
         return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
 
@@ -181,7 +179,7 @@ class ChromaEngine(ChromaCollection):
         if index is None:
             return {}
         found: Mapping[str, float] = yield Compute(
-            partial(index.scores, asked.terms, ids, asked.formula, **_filters(asked))
+            partial(index.scores, asked.terms, ids, asked.formula, **asked.filters)
         )
         return found
 
@@ -189,16 +187,15 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index_as_asked()
         if index is None:
             return None
-        counting = counting_of(**_filters(asked))
-        terms: WeightedQuery = yield Compute(partial(index._ask, asked.terms, asked.formula, counting))
-        return terms.coverage
+        told: float | None = yield Compute(partial(index.coverage, asked.terms, **asked.filters))
+        return told
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         index = yield from self._index_as_asked()
         if index is None:
             return []
         parts: list[TermScore] = yield Compute(
-            partial(index.explain, asked.terms, chunk.id, asked.formula, **_filters(asked))
+            partial(index.explain, asked.terms, chunk.id, asked.formula, **asked.filters)
         )
         return parts
 
@@ -312,10 +309,6 @@ def _wrong() -> ConfigError:
 def _built(found: Mapping[str, tuple[Chunk, Sequence[str]]]) -> LexicalIndex:
     rows = Rows.of(chunk for chunk, _ in found.values())
     return LexicalIndex.build(rows, Analyzed.of(found[chunk_id][1] for chunk_id in rows.ids))
-
-
-def _filters(asked: Keywords) -> dict[str, Any]:
-    return {"where": asked.where, "require": asked.require, "filtered": asked.filtered}
 
 
 def _order(found: Found) -> tuple[float, str]:

@@ -38,9 +38,11 @@ from tests.benchmarks.quality import embedded, load
 from tests.benchmarks.results import Row, write
 from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
+from voicevault_retrievers.engines.embedded import EmbeddedEngine
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.evaluation import Judged, ndcg
 from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.text import Analyzer
 
 LABELS = {
@@ -133,7 +135,12 @@ def filled(engine: Engine, corpus: Corpus) -> dict[str, float]:
     }
 
 
-def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
+def searched(engine: Engine) -> Any:
+    """What is asked: of a knowledge base itself, not through the engine's interface."""
+    return engine.kb if isinstance(engine, EmbeddedEngine) else engine
+
+
+def asked(engine: Any, queries: Sequence[Query], *, fusing: bool) -> dict[str, float]:
     """How long searches take, one at a time and of 8 threads together."""
     narrow = [Query(query.text, vectors=query.vectors, where={"bucket": {"$lt": 10}}) for query in queries]
     ways: dict[str, tuple[Any, Sequence[Query]]] = {
@@ -145,7 +152,7 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
         "bm25, 1 % pass": (engine.bm25().search, narrow),
         "dense, 1 % pass": (engine.dense().search, narrow),
     }
-    if engine.capabilities.server_fusion:
+    if fusing:
         ways["hybrid, engine"] = engine.fused().search, queries
     figures: dict[str, float] = {}
     for name, (search, given) in ways.items():
@@ -168,7 +175,7 @@ def asked(engine: Engine, queries: Sequence[Query]) -> dict[str, float]:
     return figures
 
 
-def hybrid(engine: Engine, **bm25: Any) -> Callable[[Query, int], Ranking]:
+def hybrid(engine: Any, **bm25: Any) -> Callable[[Query, int], Ranking]:
     """The search of the default fusion."""
     pipeline = Preset.of({"version": 1, "channels": {"bm25": bm25, "dense": {}}}).over(engine)
     return lambda query, k: pipeline.search(query, k=k).ranking
@@ -184,7 +191,7 @@ def overlap(found: Ranking, expected: Ranking) -> float:
     return min(1.0, good / len(expected.hits))
 
 
-def overlaps(engine: Engine, base: Engine, corpus: Corpus) -> dict[str, float]:
+def overlaps(engine: Engine, base: KnowledgeBase, corpus: Corpus) -> dict[str, float]:
     """How much of what a knowledge base finds an engine finds, and whether it is its vectors or its search."""
     figures: dict[str, list[float]] = {
         "bm25": [],
@@ -253,7 +260,8 @@ def rates(connects: Mapping[str, Any], size: int, rounds: int, asking: int) -> I
     found: dict[str, list[dict[str, float]]] = {name: [] for name in made}
     for _ in range(rounds):
         for name, engine in made.items():
-            found[name].append(asked(engine, corpus.queries))
+            fusing = engine.capabilities.server_fusion
+            found[name].append(asked(searched(engine), corpus.queries, fusing=fusing))
     for name, several in found.items():
         medians = {metric: statistics.median(one[metric] for one in several) for metric in several[0]}
         told(LABELS[name], medians)
@@ -265,7 +273,7 @@ def beside(made: Mapping[str, Engine], corpus: Corpus, case: str) -> Iterator[Ro
     """The overlaps of each engine with the knowledge base, and close all."""
     for name, engine in made.items():
         if name != "embedded" and "embedded" in made:
-            figures = overlaps(engine, made["embedded"], corpus)
+            figures = overlaps(engine, searched(made["embedded"]), corpus)
             told(f"{LABELS[name]}, {case}", figures)
             yield from (Row(LABELS[name], case, metric, value) for metric, value in figures.items())
     for engine in made.values():
@@ -282,7 +290,8 @@ def quality(connects: Mapping[str, Any], folder: Path, asking: int) -> Iterator[
     }
     for name, engine in made.items():
         engine.upsert(corpus.chunks, corpus.vectors)
-        searches = {"hybrid": hybrid(engine), "hybrid, exact statistics": hybrid(engine, statistics="exact")}
+        source = searched(engine)
+        searches = {"hybrid": hybrid(source), "hybrid, exact statistics": hybrid(source, statistics="exact")}
         if engine.capabilities.server_fusion:
             searches["hybrid, engine"] = engine.fused().search
         for way, search in searches.items():

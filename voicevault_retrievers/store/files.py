@@ -267,7 +267,7 @@ class BlockFile:
 
 
 class CheckedRows(np.ndarray[Any, Any]):
-    """The array of a file; rows are checked before they are taken, and come as plain arrays."""
+    """The array of a file; rows are checked before they are taken or computed with, and results are plain arrays."""
 
     _file: BlockFile
 
@@ -279,18 +279,30 @@ class CheckedRows(np.ndarray[Any, Any]):
         return made
 
     def __getitem__(self, at: Any) -> Any:
-        plain = self.view(np.ndarray)
+        plain, count = self.view(np.ndarray), len(self)
         if isinstance(at, int | np.integer):
-            self._file.check_rows(int(at), int(at) + 1)
+            row = range(count)[at]
+            self._file.check_rows(row, row + 1)
         elif isinstance(at, slice):
-            self._file.check_rows(*at.indices(len(plain))[:2])
+            if rows := range(count)[at]:
+                self._file.check_rows(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1)
         else:
-            self._file.check_each(np.asarray(at))
+            given = np.asarray(at)
+            self._file.check_each(np.nonzero(given)[0] if given.dtype == bool else given % max(count, 1))
         return plain[at]
 
-    def __matmul__(self, other: Any) -> Any:
-        self._file.check()
-        return self.view(np.ndarray) @ other
+    @property
+    def T(self) -> NDArray[Any]:  # type: ignore[override]  # noqa: N802 - numpy's name
+        """The transposed array, with every block checked."""
+        return self._file.checked().T
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """The result of plain arrays, with every block checked."""
+        return getattr(ufunc, method)(*map(_checked, inputs), **options)
+
+
+def _checked(value: Any) -> Any:
+    return value._file.checked() if isinstance(value, CheckedRows) else value
 
 
 def original(name: str) -> bool:

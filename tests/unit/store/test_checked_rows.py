@@ -1,0 +1,82 @@
+"""Vectors in a file: whatever is computed with them is of rows that were checked, also for several searches at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers import HashEmbedder
+from voicevault_retrievers import Chunk, KnowledgeBase
+from voicevault_retrievers.dense.exact import Passes
+from voicevault_retrievers.errors import IndexDamagedError
+from voicevault_retrievers.pipeline.presets import Preset
+from voicevault_retrievers.store import commit, files
+
+CHUNKS = [Chunk(f"c{at:02}", f"pump {at % 7} valve {at}") for at in range(40)]
+WEIGHTS = np.random.default_rng(1).standard_normal((3, HashEmbedder().dimension)).astype(np.float32)
+USES: dict[str, Callable[[Any], Any]] = {
+    "a row": lambda rows: rows[len(CHUNKS) - 2],
+    "a row from the end": lambda rows: rows[-2],
+    "some rows": lambda rows: rows[[1, 38, 30]],
+    "some rows from the end": lambda rows: rows[[1, -2]],
+    "a mask": lambda rows: rows[np.arange(len(rows)) > 30],
+    "a slice": lambda rows: rows[2:39],
+    "a slice from the end": lambda rows: rows[:1:-1],
+    "each row": lambda rows: np.stack(list(rows)),
+    "on the left": lambda rows: rows @ WEIGHTS[0],
+    "on the right": lambda rows: WEIGHTS @ rows.T,
+    "matmul": lambda rows: np.matmul(rows, WEIGHTS.T),
+    "transposed": lambda rows: rows.T[0],
+    "a ufunc": lambda rows: np.multiply(rows, 2),
+    "a reduction": lambda rows: np.add.reduce(rows),
+    "passes for several": lambda rows: np.stack(Passes(rows).products_each(list(WEIGHTS))),
+}
+
+
+@pytest.fixture
+def kb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KnowledgeBase:
+    """A base whose chunks are in a segment on disk, in files of several blocks."""
+    monkeypatch.setattr(files, "BLOCK", 1024)
+    monkeypatch.setattr(files, "SMALL", 0)
+    monkeypatch.setattr(commit, "SEAL_AT", 1)
+    with KnowledgeBase.create("kb", root=tmp_path, embedder=HashEmbedder()) as made:
+        made.add(CHUNKS)
+    return KnowledgeBase.open("kb", root=tmp_path, embedder=HashEmbedder())
+
+
+@pytest.fixture
+def file(kb: KnowledgeBase) -> files.BlockFile:
+    (entry,) = kb.manifest.segments
+    return files.open_folder(kb.path / entry.name, entry.files)["vectors.npy"]
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_what_is_computed_is_as_of_a_plain_array(file: files.BlockFile, use: Callable[[Any], Any]) -> None:
+    found = use(file.rows())
+    assert type(found) is np.ndarray
+    assert np.array_equal(found, use(file.array()))
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=list(USES))
+def test_nothing_is_computed_of_rows_that_have_changed(kb: KnowledgeBase, use: Callable[[Any], Any]) -> None:
+    (entry,) = kb.manifest.segments
+    path = kb.path / entry.name / "vectors.npy"
+    data = bytearray(path.read_bytes())
+    data[-HashEmbedder().dimension * 6] ^= 1  # of the last row but one
+    path.write_bytes(data)
+    with pytest.raises(IndexDamagedError, match="has changed"):
+        use(files.open_folder(kb.path / entry.name, entry.files)["vectors.npy"].rows())
+
+
+@pytest.mark.usefixtures("unrecorded")
+def test_several_queries_of_one_call_find_what_each_finds(kb: KnowledgeBase) -> None:
+    pipeline = Preset.of({"version": 1, "channels": {"bm25": {}, "dense": {}}}).over(kb)
+    texts = [f"pump {at} valve {at}" for at in range(6)]
+    for text, together in zip(texts, pipeline.search_many(texts, k=5), strict=True):
+        alone = pipeline.search(text, k=5)
+        assert together.errors == alone.errors == ()
+        assert together.ranking.ids == alone.ranking.ids

@@ -70,16 +70,21 @@ SECONDS = 36_000 if RUNNER else 600
 """The longest that a cell may take."""
 
 
+def _there(folder: Path) -> list[Path]:
+    """All below a folder but compiled modules, which other tests may make meanwhile."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
     for module in ("nbformat", "nbclient", "ipykernel", *WEIGHTS, *NEEDS[path.stem]):
         pytest.importorskip(module)
-    before = sorted(path.parent.rglob("*"))
+    before = _there(path.parent)
     with surroundings(path, tmp_path) as variables:
         command = [sys.executable, "-c", EXECUTE, str(path), str(SECONDS)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=path.parent, env=variables)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(path.parent.rglob("*")) == before
+    assert _there(path.parent) == before
     for shown, printed in zip(cells(read(path)), cells(json.loads(done.stdout)), strict=True):
         expected, found = texts(shown), texts(printed)
         assert [words(text) for text in found] == [words(text) for text in expected]

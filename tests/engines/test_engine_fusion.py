@@ -25,17 +25,7 @@ CHUNKS = [
     )
     for at in range(120)
 ]
-FUSED = [
-    "embedded",
-    "qdrant",
-    "postgres",
-    "postgres-bm25",
-    "chroma",
-    "milvus",
-    "lancedb",
-    "elasticsearch",
-    "opensearch",
-]
+FUSED = "embedded qdrant postgres postgres-bm25 chroma milvus lancedb elasticsearch opensearch".split()
 ASKED = ["pump of the harbour", "pilot ledger", "tide", "gauge crane nosuchword", "oil lamp master buoy"]
 
 

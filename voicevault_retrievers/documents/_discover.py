@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from voicevault_retrievers.documents._load import LOADERS, name_below
+from voicevault_retrievers.documents._load import LOADERS, as_unicode, name_below
 from voicevault_retrievers.documents._patterns import Patterns
 from voicevault_retrievers.errors import DocumentError
 
@@ -73,7 +73,7 @@ def find(
         if not path.exists():
             raise DocumentError(f"{path} does not exist: give the path of a file or folder")
         root, walked = (
-            (path, _walk(path, rules, skipped)) if path.is_dir() else (path.parent, [(_text(path.name), path)])
+            (path, _walk(path, rules, skipped)) if path.is_dir() else (path.parent, [(as_unicode(path.name), path)])
         )
         for name, file in walked:
             found.setdefault(os.path.abspath(file), (name, file, root))
@@ -142,7 +142,7 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[tuple[s
             except (OSError, DocumentError) as error:
                 skipped.append(Skipped(f"{below}.gitignore", f"not followed: {error}"))
         for entry in entries:
-            name = below + _text(entry.name)
+            name = below + as_unicode(entry.name)
             left_out = _left_out(entry, name, root, rules, ignored)
             if left_out is not None:
                 skipped.append(left_out)
@@ -151,11 +151,6 @@ def _walk(root: Path, rules: _Rules, skipped: list[Skipped]) -> Iterator[tuple[s
             else:
                 files.append((name, entry.path))
     yield from ((name, Path(path)) for name, path in sorted(files, key=lambda file: file[1].split(os.sep)))
-
-
-def _text(name: str) -> str:
-    """A name as Unicode, with `?` for what is not."""
-    return name.encode("utf-8", "replace").decode()
 
 
 def _left_out(

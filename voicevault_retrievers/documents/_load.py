@@ -76,7 +76,12 @@ def name_below(path: str | Path, root: str | Path) -> str:
             relative = Path(whole).relative_to(folder).as_posix()
         except ValueError as error:
             raise ConfigError(f"{path} is not below {root}: root is a folder that holds the file") from error
-    return relative.encode("utf-8", "replace").decode()
+    return as_unicode(relative)
+
+
+def as_unicode(name: str) -> str:
+    """A name of a file as text; `?` replaces what is not Unicode."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _check(path: Path, source_file: str, text_field: str | None) -> Callable[[Path], list[Part]]:

@@ -101,12 +101,7 @@ class EmbeddedEngine(Engine):
         return asking(lambda: self.kb.view().index.vectors(ids))
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
-        return asking(lambda: self._found(asked, k))
-
-    def _found(self, asked: Keywords, k: int) -> list[KeywordHit]:
-        options = {**asked.filters, "positive": asked.positive}
-        hits = self.kb.bm25().index.search(asked.terms, k, asked.formula, **options)
-        return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
+        return asking(lambda: asked.best_in(self.kb.bm25().index, k))
 
     def _parts(self, asked: Keywords, chunk: Chunk) -> Steps[list[TermScore]]:
         return asking(lambda: self.kb.bm25().index.explain(asked.terms, chunk.id, asked.formula, **asked.filters))

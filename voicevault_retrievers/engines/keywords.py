@@ -15,7 +15,7 @@ from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Floats, Formula, Lucene
-from voicevault_retrievers.lexical.index import TermScore
+from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.statistics import Statistics, counting_of
 from voicevault_retrievers.lexical.weighted_query import Forms
 
@@ -55,6 +55,11 @@ class Keywords(NamedTuple):
     def counting(self) -> Filter | None:
         """The filter on the chunks counted in the statistics; None for all chunks."""
         return None if self.statistics == "engine" else counting_of(self.where, self.require, self.filtered)
+
+    def best_in(self, index: LexicalIndex, k: int) -> list[KeywordHit]:
+        """The best k hits of an index."""
+        hits = index.search(self.terms, k, self.formula, positive=self.positive, **self.filters)
+        return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
 
     @property
     def filtered(self) -> bool:

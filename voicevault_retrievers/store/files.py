@@ -294,15 +294,16 @@ class CheckedRows(np.ndarray[Any, Any]):
     @property
     def T(self) -> NDArray[Any]:  # type: ignore[override]  # noqa: N802 - numpy's name
         """The transposed array, with every block checked."""
-        return self._file.checked().T
+        return self._whole().T
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """The result of plain arrays, with every block checked."""
-        return getattr(ufunc, method)(*map(_checked, inputs), **options)
+        plain = [one._whole() if isinstance(one, CheckedRows) else one for one in inputs]
+        return getattr(ufunc, method)(*plain, **options)
 
-
-def _checked(value: Any) -> Any:
-    return value._file.checked() if isinstance(value, CheckedRows) else value
+    def _whole(self) -> NDArray[Any]:
+        self._file.check()
+        return self.view(np.ndarray)
 
 
 def original(name: str) -> bool:

@@ -69,19 +69,19 @@ class Watched:
         """A file is about to be read."""
         self._tell(file=file.name)
 
-    def ended(self, file: File, chunks: int) -> None:
-        """A file was read, and its `chunks` wait for a commit; 0 for an unchanged file."""
-        size = self._sizes.get(file.name, 0)
+    def ended(self, name: str, chunks: int) -> None:
+        """The file of a name was read, and its `chunks` wait for a commit; 0 for an unchanged file."""
+        size = self._sizes.get(name, 0)
         if chunks:
             self._pending += size
         else:
             self._settled += size
         self._tell(file="", done=self._now.done + 1, chunks=self._now.chunks + chunks, share=self._share(0.0))
 
-    def skipped(self, file: File, why: Skipped) -> None:
-        """A file could not be read."""
-        self._now = replace(self._now, skipped=self._now.skipped + 1, latest=why)
-        self.ended(file, 0)
+    def skipped(self, file: Skipped) -> None:
+        """The file could not be read."""
+        self._now = replace(self._now, skipped=self._now.skipped + 1, latest=file)
+        self.ended(file.source_file, 0)
 
     def embeds(self, done: int, total: int) -> None:
         """`done` of the `total` texts to embed in a commit are embedded."""
@@ -247,10 +247,10 @@ class _Run:
         except (DocumentError, OSError) as error:
             self.skipped.append(Skipped(file.name, str(error)))
             metrics.file("skipped")
-            self._watched.skipped(file, self.skipped[-1])
+            self._watched.skipped(self.skipped[-1])
             return
         metrics.file("read" if source else "unchanged")
-        self._watched.ended(file, len(split.chunks))
+        self._watched.ended(file.name, len(split.chunks))
         if source is None:
             self.unchanged += 1
             return

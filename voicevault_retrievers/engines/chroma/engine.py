@@ -170,9 +170,8 @@ class ChromaEngine(ChromaCollection):
         index = yield from self._index_as_asked()
         if index is None:
             return []
-        options = {**asked.filters, "positive": asked.positive}
-        hits = yield Compute(partial(index.search, asked.terms, k, asked.formula, **options))
-        return [KeywordHit(hit.chunk, hit.score, hit.terms) for hit in hits]
+        hits: list[KeywordHit] = yield Compute(partial(asked.best_in, index, k))
+        return hits
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         index = yield from self._index_as_asked()

@@ -205,7 +205,7 @@ def test_no_score_exceeds_its_bound_and_estimates_are_near(formula: Formula) -> 
     far = []
     for at, (document, length) in enumerate(zip(documents, lengths, strict=True)):
         held = {word: count for word, count in document.items() if count}
-        rest = {f"other{number}": 1 for number in range(length - sum(held.values()))}
+        rest = {"other": length - sum(held.values())}
         own = schema.row(Record(Chunk(f"c{at}", ""), None, held | rest, ""))["sparse"]
         exact = score(formula, terms, population.mean, held, length)
         if exact is not None:
@@ -262,7 +262,8 @@ def test_the_best_are_exact_however_deep_that_is(
     with KnowledgeBase.create("base", root=tmp_path) as base:
         base.add(chunks)
         for text in ("river", "pump gate", "oil hall river"):
-            ours, theirs = held.bm25(formula=formula).search(text, 5), base.bm25(formula=formula).search(text, 5)
+            ours = held.bm25(formula=formula, statistics="exact").search(text, 5)
+            theirs = base.bm25(formula=formula).search(text, 5)
             assert ours.ids == theirs.ids
             assert [hit.score for hit in ours] == pytest.approx([hit.score for hit in theirs], abs=1e-9)
     held.close()
@@ -271,14 +272,15 @@ def test_the_best_are_exact_however_deep_that_is(
 def test_what_was_counted_is_counted_anew_after_another_client_has_written(opened: Opened, tmp_path: Path) -> None:
     one, other = opened("counted"), opened("counted")
     one.upsert([Chunk("a", "pump pump"), Chunk("b", "valve")])
-    before = one.bm25().search("pump", 1).hits[0].score
+    exact = one.bm25(statistics="exact")
+    before = exact.search("pump", 1).hits[0].score
     other.upsert([Chunk("c", "pump and a longer text")])
     other.delete(["b"])
     with KnowledgeBase.create("base", root=tmp_path) as base:
         base.add([Chunk("a", "pump pump"), Chunk("c", "pump and a longer text")])
         expected = base.bm25().search("pump", 1).hits[0].score
     assert before != expected
-    assert one.bm25().search("pump", 1).hits[0].score == pytest.approx(expected, abs=1e-9)
+    assert exact.search("pump", 1).hits[0].score == pytest.approx(expected, abs=1e-9)
 
 
 def test_milvus_fuses_by_ranks_from_1(opened: Opened) -> None:
@@ -302,6 +304,68 @@ def test_milvus_fuses_by_ranks_from_1(opened: Opened) -> None:
         held.fused().search(Query("pump", require={"at": {"$text": "1"}}), 3)
 
 
+def noted(held: MilvusEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods of Milvus that are called from now on."""
+    called: list[str] = []
+    now = held._connection.now
+
+    def noting(asking: Any) -> Any:
+        called.append(asking.method)
+        return now(asking)
+
+    monkeypatch.setattr(held._connection, "now", noting)
+    return called
+
+
+def test_milvus_ranks_keywords_in_one_request_whoever_has_written(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = chunks_of(60)
+    held = served(port, "ranked", analyzer=Analyzer("en"))
+    held.upsert(chunks)
+    called = noted(held, monkeypatch)
+    exact = held.bm25(statistics="exact").search("pump gate", 10)
+    assert held.bm25().search("pump gate", 10).ids == exact.ids
+    other = MilvusEngine("ranked", place=held.place, analyzer=Analyzer("en"))
+    other.upsert([Chunk("new", "gate gate pump")])
+    called.clear()
+    found = held.bm25().search("pump gate", 10)
+    assert (called, found.ids[0]) == (["describe_collection", "search"], "new")
+    for one in (other, held):
+        one.close()
+
+
+def test_words_weigh_as_the_query_says(port: int) -> None:
+    held = served(port, "weighed", analyzer=Analyzer("en"))
+    held.upsert(chunks_of(60))
+    exact = held.bm25(statistics="exact")
+    for query in (Query("pump", variants=(Variant("gate", 0.3),)), Query("gate gate pump"), Query("oil valve hall")):
+        expected, found = exact.search(query, 60), held.bm25().search(query, 60)
+        assert {hit.id: hit.score for hit in found} == pytest.approx({hit.id: hit.score for hit in expected}, rel=1e-5)
+        assert {hit.id: hit.votes[0].terms for hit in found} == {hit.id: hit.votes[0].terms for hit in expected}
+    for where in ({"at": 7}, {"at": {"$text": "x"}}, {"even": True}):  # of which Milvus Lite counts what passes
+        query = Query("pump oil", where=where)
+        assert sorted(held.bm25().search(query, 60).ids) == sorted(exact.search(query, 60).ids)
+    held.close()
+
+
+def test_milvus_lite_has_no_statistics_of_a_collection(engine: MilvusEngine) -> None:
+    engine.upsert(chunks_of(60))
+    assert engine.bm25().search("pump", 9) == engine.bm25(statistics="exact").search("pump", 9)
+    with pytest.raises(ConfigError, match='search with "exact"'):
+        engine.bm25(statistics="engine").search("pump", 9)
+
+
+def test_an_overlong_chunk_is_ranked_by_words_in_proportion(port: int) -> None:
+    assert schema.words({}) == schema.NO_TERM
+    counts = {f"w{number}": number for number in range(1, 300)}
+    words = schema.words(counts).split()
+    assert max(len(schema.words(one)) for one in (counts, {f"w{n}": 9 for n in range(4096)})) < 65_535
+    assert (words.count(schema.word("w299")), words.count(schema.word("w150"))) == (51, 26)
+    held = served(port, "overlong", analyzer=Analyzer("en"))
+    held.upsert([Chunk("long", "pump " * 30_000 + "valve"), Chunk("short", "pump valve gate"), Chunk("none", "...")])
+    assert held.bm25().search("pump", 3).ids == held.bm25(statistics="exact").search("pump", 3).ids
+    held.close()
+
+
 def held_async(held: MilvusEngine, query: Query, expected: tuple[str, ...]) -> tuple[str, ...]:
     async def asked() -> tuple[str, ...]:
         try:
@@ -320,7 +384,7 @@ def test_rights_that_milvus_cannot_tell_are_counted_here_unless_too_many_may_pas
     held = served(port, f"rights_{len(str(rights))}")
     held.upsert(chunks)
     engine.upsert(chunks[:1])
-    alone = engine.bm25().search("pump", 3).hits
+    alone = engine.bm25(statistics="exact").search("pump", 3).hits
     for one in (held, engine):
         one.upsert(chunks)
         assert one.bm25().search(Query("pump", require=rights), 3).hits[0].score == alone[0].score
@@ -557,7 +621,7 @@ def test_rows_are_made_read_and_scored_outside_the_event_loop(opened: Opened, mo
                 assert (await held.dense().asearch(query, 3)).ids == ("a",)
                 asked = AskedWording(held.bm25(), query, Variant("pump"))
                 assert (await held.arun(held.keyword_scores(asked, ["a"])))["a"] > 0
-            assert (await held.fused().asearch("pump", 3)).ids == ("a",)
+            assert (await held.fused(statistics="exact").asearch("pump", 3)).ids == ("a",)
         finally:
             await held.aclose()
 

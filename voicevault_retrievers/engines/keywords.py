@@ -19,6 +19,12 @@ from voicevault_retrievers.lexical.index import LexicalIndex, TermScore
 from voicevault_retrievers.lexical.statistics import Statistics, counting_of
 from voicevault_retrievers.lexical.weighted_query import Forms
 
+MOST_REPEATS = 100
+"""The most repeats of a word in a query: its weight is their number, so that other weights are rounded to this."""
+
+LONGEST_QUERY = 4000
+"""The number of words of a query that is not repeated further for finer weights."""
+
 Integers: TypeAlias = NDArray[np.int64]
 
 
@@ -104,6 +110,26 @@ class KeywordHit(NamedTuple):
     chunk: Chunk
     score: float
     forms: tuple[str, ...]
+
+
+class Words(NamedTuple):
+    """A query as a text: its words, as many of each as its weight times `repeats`."""
+
+    text: str
+    repeats: float
+
+
+def query_words(asked: Keywords, word: Callable[[str], str], relative: Mapping[str, float]) -> Words:
+    """The words of a query, whose forms weigh `relative` (1 where absent); forms of a term may share a `word`."""
+    weight: dict[str, float] = {}
+    for forms, count in asked.terms.items():
+        for one, share in {word(form): relative.get(form, 1.0) for form in forms}.items():
+            weight[one] = weight.get(one, 0.0) + count * share
+    whole = all(value == int(value) and value <= MOST_REPEATS for value in weight.values())
+    most = max(min(MOST_REPEATS, LONGEST_QUERY // len(weight)), 1)
+    repeats = 1.0 if whole else most / max(weight.values())
+    text = " ".join(one for one, value in weight.items() for _ in range(max(round(value * repeats), 1)))
+    return Words(text, repeats)
 
 
 def weigh(asked: Keywords, population: CollectionCounts) -> list[Weighted]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -45,8 +46,17 @@ class MilvusCollection(Engine):
         self._main = schema.checked_name(name)
         self._side = self._main + schema.SIDE
         self._connection = Connection(place, self.timeout)
-        self._lite = place.file is not None
         self._language = Milvus()
+        self._know(lite=place.file is not None)
+
+    def _know(self, *, lite: bool) -> None:
+        """Whether it is Milvus Lite that answers, whose statistics are those of a segment, and of a filter."""
+        self._lite = lite
+        self.capabilities = replace(self.capabilities, engine_statistics=not self._counts_here)
+
+    @property
+    def _counts_here(self) -> bool:
+        return self._lite
 
     # Asking.
 
@@ -87,7 +97,7 @@ class MilvusCollection(Engine):
             return None
         text = yield from self._made_with()
         if text:
-            self._lite = str((yield ask("get_server_version"))).startswith("milvus_lite")
+            self._know(lite=str((yield ask("get_server_version"))).startswith("milvus_lite"))
             yield from self._load(Recipe.parse(text, self.name))
         return text
 
@@ -104,7 +114,7 @@ class MilvusCollection(Engine):
 
     def _create(self, recipe: Recipe) -> Steps[None]:
         milvus = required("pymilvus", extra="milvus")
-        self._lite = str((yield ask("get_server_version"))).startswith("milvus_lite")
+        self._know(lite=str((yield ask("get_server_version"))).startswith("milvus_lite"))
         dimension = None if recipe.embedder is None else recipe.embedder.dimension
         yield from self._make(self._side, schema.side_fields_of(milvus), {})
         fields = schema.fields_of(milvus, dimension, recipe.text())

@@ -1,10 +1,13 @@
 """Milvus: a collection on a server, or in a file by Milvus Lite.
 
-Milvus cannot compute BM25 with this package's statistics. A keyword search therefore takes candidates from a sparse
-index (see `schema`), by upper bounds of their scores, and scores them exactly from the stored terms of each chunk. It
-requests more until no unseen chunk can be among the k best. Milvus counts N, the mean length and document frequencies,
-under the same access rights. Counts are cached until the collection's version changes; each write renews the version
-before and after it.
+By default the BM25 function of a server ranks, by statistics of its own. Those of Milvus Lite are of a segment, and of
+what passes a filter, so that its searches are exact.
+
+Milvus cannot compute BM25 with other statistics. An exact search therefore takes candidates from a sparse index (see
+`schema`), by upper bounds of their scores, and scores them exactly from the stored terms of each chunk. It requests
+more until no unseen chunk can be among the k best. Milvus counts N, the mean length and document frequencies, under the
+same access rights. Counts are cached until the collection's version changes; each write renews the version before and
+after it.
 
 Milvus Lite evaluates filters row by row, in Python. With it, all chunks that share a term are read at once, and counted
 and filtered here.
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,20 +30,26 @@ from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.filters import nothing_passes, said
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Weighted, best, weigh
+from voicevault_retrievers.engines.keywords import (
+    CollectionCounts,
+    KeywordHit,
+    Keywords,
+    Weighted,
+    best,
+    query_words,
+    weigh,
+)
 from voicevault_retrievers.engines.milvus import schema
-from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION, MilvusCollection
+from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
-from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, tag, term_number
+from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, term_number
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
+from voicevault_retrievers.engines.milvus.keyword_search import DEEPEST, METRICS, MilvusKeywords
 from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, RowBM25, Sum, Totals, all_of, counting, having
 from voicevault_retrievers.errors import FilterNotSupportedError
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.text.languages import TAGS
-
-DEEPEST = 16_384
-"""The most hits that Milvus returns for one search."""
 
 FIRST = 200
 """The first number of candidates of a keyword search."""
@@ -50,8 +59,6 @@ READ = 100_000
 
 _SAID = "$eq, $in, $ne, $nin, $exists, comparisons of numbers, $and and $or, of keys that are ASCII identifiers"
 _MEASURED = ("pieces", "vector")
-
-Near: TypeAlias = tuple[list[Row], float]
 
 _LONGEST_BITS = 21
 _MARGIN = 1 + 1e-5
@@ -70,7 +77,7 @@ def at(
     return MilvusEngine(name, place=place, embedder=embedder, analyzer=analyzer, **options)
 
 
-class MilvusEngine(MilvusCollection):
+class MilvusEngine(MilvusKeywords):
     """A collection of a Milvus; see `Engine` for its interface, and this module for its keyword search.
 
     `index` is the vector index of a new collection: AUTOINDEX, HNSW, FLAT (exact) or another of Milvus'; the default is
@@ -78,7 +85,9 @@ class MilvusEngine(MilvusCollection):
     different terms.
     """
 
-    capabilities = Capabilities(exact_vectors=False, atomic=False, native_async=True, server_fusion=True)
+    capabilities = Capabilities(
+        exact_vectors=False, atomic=False, native_async=True, server_fusion=True, engine_statistics=True
+    )
 
     def __init__(self, name: str, *, place: MilvusAddress, index: str | None = None, **options: Any) -> None:
         super().__init__(name, place=place, index=index, **options)
@@ -108,9 +117,9 @@ class MilvusEngine(MilvusCollection):
         passes, clause, depth = compile_filter(wanted), self._clause(wanted), min(k + 1, DEEPEST)
         measured = partial(self._measured, vector.astype(np.float64), passes)
         while True:
-            near, last = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
+            near, products = yield from self._near("vector", vector.tolist(), depth, clause, _MEASURED)
             kept: list[Found] = yield Compute(partial(measured, near))
-            settled = len(kept) >= k and kept[k - 1].score > last + _LOST
+            settled = len(kept) >= k and kept[k - 1].score > products[-1] + _LOST
             if settled or len(near) < depth or (depth == DEEPEST and len(kept) >= k):
                 return kept[:k]
             if depth == DEEPEST:
@@ -147,27 +156,14 @@ class MilvusEngine(MilvusCollection):
         ]
         return sorted(found, key=_best_first)
 
-    def _near(self, anns: str, data: Any, depth: int, clause: str, fields: Sequence[str]) -> Steps[Near]:
-        """The rows with the highest products, and the product of the last row, 0.0 without rows."""
-        found = yield ask(
-            "search",
-            collection_name=self._main,
-            data=[data],
-            anns_field=anns,
-            limit=depth,
-            filter=clause,
-            output_fields=["pk", *fields],
-            search_params={"metric_type": "COSINE" if anns == "vector" else "IP"},
-        )
-        near: Near = yield Compute(lambda: ([one["entity"] for one in found[0]], _last(found[0])))
-        return near
-
     # Words.
 
     def _keywords(self, asked: Keywords, k: int) -> Steps[Sequence[KeywordHit]]:
         yield from self._as_known()
         if nothing_passes(asked.passing) or not asked.terms:
             return []
+        if self._ranks(asked) and (found := (yield from self._ranked(asked, k))) is not None:
+            return found
         if (yield from self._counted_by_milvus(asked.counting)):
             return (yield from self._best(asked, k))
         return (yield from self._best_of_all(asked, k))
@@ -182,9 +178,9 @@ class MilvusEngine(MilvusCollection):
         scored = RowBM25(asked, population, terms, self.name)
         clause, depth = self._clause(asked.passing), min(max(4 * k, FIRST), DEEPEST)
         while True:
-            near, last = yield from self._near("sparse", query, depth, clause, SCORED)
+            near, products = yield from self._near("sparse", query, depth, clause, SCORED)
             hits: list[KeywordHit] = yield Compute(partial(scored.best, near, k))
-            bound = scored.offset + _MARGIN * last if near else 0.0
+            bound = scored.offset + _MARGIN * products[-1] if near else 0.0
             if len(near) < depth or (len(hits) == k and hits[-1].score > bound):
                 return hits
             if depth == DEEPEST:
@@ -215,6 +211,8 @@ class MilvusEngine(MilvusCollection):
         yield from self._as_known()
         if nothing_passes(asked.passing):
             return {}
+        if self._ranks(asked):
+            return (yield from self._scores_there(asked, ids))
         population = yield from self._population(asked)
         scored = RowBM25(asked, population, weigh(asked, population), self.name)
         held = yield from self._by_ids(ids, SCORED)
@@ -227,10 +225,6 @@ class MilvusEngine(MilvusCollection):
         told = yield from self._counted_by_milvus(asked.counting)
         return (yield from (self._counted_there(asked) if told else self._sharing(asked)))[0]
 
-    @property
-    def _counts_here(self) -> bool:
-        return self._lite
-
     def _tags(self, require: Filter | None) -> Steps[str]:
         if getattr(self._analyzer, "language", None) != "auto":
             return ""
@@ -241,11 +235,9 @@ class MilvusEngine(MilvusCollection):
             return (yield from self._totals_here(counted, require)).tags
         clause = said(require, self._language) or ""
         if clause not in counted.tags:
-            found = []
-            for one in sorted(TAGS.values()):
-                if (yield from self._counting(all_of(f"array_contains(facets, {tag(one)})", clause))):
-                    found.append(one)
-            counted.tags[clause] = "".join(found)
+            known = sorted(TAGS.values())
+            there = yield from self._there("sparse", list(map(schema.having_tag, known)), clause)
+            counted.tags[clause] = "".join(one for one, some in zip(known, there, strict=True) if some)
         return counted.tags[clause]
 
     def _counted_there(self, asked: Keywords) -> Steps[tuple[CollectionCounts, int]]:
@@ -290,7 +282,7 @@ class MilvusEngine(MilvusCollection):
         if self._counts_here:
             query = yield Compute(partial(schema.matching, asked.forms, totals.longest))
             size = yield from self._count()
-            held = (yield from self._near("sparse", query, size, "", SCORED))[0] if query and size else []
+            held = list((yield from self._near("sparse", query, size, "", SCORED))[0]) if query and size else []
         elif asked.forms:
             clause = all_of(having(asked.forms), self._clause(asked.counting))
             yield from self._paged(clause, SCORED, held.extend)
@@ -357,19 +349,15 @@ class MilvusEngine(MilvusCollection):
                 "bm25() and dense() here"
             )
         clause = said(wanted, self._language) or ""
-        told = yield from self._counted_by_milvus(words.counting)
-        if told:
-            population, longest = yield from self._counted_there(words)
-        else:
-            population, held = yield from self._sharing(words)
-            longest = max((one["length"] for one in held), default=0)
-        terms = weigh(words, population)
-        sparse = yield Compute(partial(schema.estimates, words.formula, terms, population.mean, longest))
+        field = "bm25" if self._ranks(words) else "sparse"
+        asking: Any = (
+            query_words(words, schema.word, {}).text if field == "bm25" else (yield from self._estimates(words))
+        )
         milvus = required("pymilvus", extra="milvus")
         request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
         requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
-        if sparse:
-            requests.append(request([sparse], "sparse", {"metric_type": "IP"}))
+        if asking:
+            requests.append(request([asking], field, {"metric_type": METRICS[field]}))
         found = yield ask(
             "hybrid_search",
             collection_name=self._main,
@@ -381,16 +369,26 @@ class MilvusEngine(MilvusCollection):
         hits: list[Found] = yield Compute(partial(self._fused, found[0]))
         return hits
 
+    def _estimates(self, words: Keywords) -> Steps[Mapping[int, float]]:
+        """A sparse query for estimates of exact scores."""
+        told = yield from self._counted_by_milvus(words.counting)
+        if told:
+            population, longest = yield from self._counted_there(words)
+        else:
+            population, held = yield from self._sharing(words)
+            longest = max((one["length"] for one in held), default=0)
+        terms = weigh(words, population)
+        made: Mapping[int, float] = yield Compute(
+            partial(schema.estimates, words.formula, terms, population.mean, longest)
+        )
+        return made
+
     def _fused(self, found: Sequence[Any]) -> list[Found]:
         hits = [Found(schema.chunk_of(one["entity"], self.name), float(one["distance"])) for one in found]
         return sorted(hits, key=_best_first)
 
     def __repr__(self) -> str:
         return f"MilvusEngine({self.name!r}, {self.place!r})"
-
-
-def _last(found: Sequence[Any]) -> float:
-    return float(found[-1]["distance"]) if found else 0.0
 
 
 def _best_first(found: Found) -> tuple[float, str]:

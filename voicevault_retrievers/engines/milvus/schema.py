@@ -3,6 +3,8 @@
 Expressions contain no user text, only numbers and digests. A sparse vector has one dimension for each term of a chunk,
 which encodes the term, its quantised frequency, and the chunk's quantised length. A query that weighs these dimensions
 by upper bounds of BM25, or by estimates, gets bounds or estimates of the score, for any formula and mean length.
+
+`words` are the terms of a chunk as words that Milvus' BM25 function counts, by statistics of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.core.types import Chunk
@@ -26,14 +28,25 @@ from voicevault_retrievers.engines.milvus.facets import (
 )
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.lexical.formulas import Formula
+from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.store import codec
+from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
+from voicevault_retrievers.text.languages import untagged
 
 RECIPE = "voicevault.recipe"
 """The property of a collection that holds its recipe; so does its description, which Milvus Lite does not keep."""
 
 SIDE = "__side"
 """The suffix of the name of the collection for parents and version."""
+
+BM25 = Lucene()
+"""The formula of Milvus' BM25 function, without the factor k1 + 1 of its scores."""
+
+MOST_WORDS = 8000
+"""The most words of a chunk, of 7 letters each: Milvus' strings hold 65,535 bytes."""
+
+NO_TERM = "none"
+"""The word of a chunk without terms."""
 
 _CODED = "vv_x"
 _LONGEST = 240
@@ -67,6 +80,10 @@ def fields_of(milvus: Any, dimension: int | None, recipe: str) -> Any:
     schema.add_field("ordered", of.JSON)
     schema.add_field("length", of.INT64)
     schema.add_field("sparse", of.SPARSE_FLOAT_VECTOR)
+    plain = {"tokenizer": "standard"}
+    schema.add_field("words", of.VARCHAR, max_length=65_535, enable_analyzer=True, analyzer_params=plain)
+    schema.add_field("bm25", of.SPARSE_FLOAT_VECTOR)
+    schema.add_function(milvus.Function("bm25", milvus.FunctionType.BM25, ["words"], ["bm25"]))
     if dimension is not None:
         schema.add_field("vector", of.FLOAT_VECTOR, dim=dimension)
     return schema
@@ -86,6 +103,8 @@ def indexes_of(milvus: Any, dimension: int | None, index: str, *, columns: bool)
     """The indexes of a collection of chunks; `columns` adds those of arrays, which Milvus Lite does not use."""
     params = milvus.MilvusClient.prepare_index_params()
     params.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
+    constants = {"bm25_k1": BM25.k1, "bm25_b": BM25.b}
+    params.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=constants)
     if dimension is not None:
         params.add_index("vector", index_type=index, metric_type="COSINE")
     for name in ("facets", "terms", "parent") if columns else ():
@@ -105,8 +124,8 @@ Row: TypeAlias = Mapping[str, Any]
 PIECE = 16_000
 """The most characters of a chunk in one string: Milvus' strings hold 65,535 bytes."""
 
-PRESENT = 1
-"""The dimension that every chunk has, since Milvus does not store empty sparse vectors."""
+PRESENT = 0
+"""The dimension that every chunk has, since Milvus does not store empty sparse vectors; 1 to 31 are languages'."""
 
 NOT_SEARCHED: Row = {"vector": [1.0, 0.0]}
 """The fields of a parent's row: each row of Milvus needs a vector."""
@@ -136,9 +155,22 @@ def row(record: Record) -> dict[str, Any]:
         "terms": list(terms),
         "counts": list(terms.values()),
         "length": length,
-        "sparse": {PRESENT: 1.0, **{_dimension(term, length, count): 1.0 for term, count in terms.items()}},
+        "sparse": dict.fromkeys(_dimensions(record.terms, terms, length), 1.0),
+        "words": words(record.terms),
     }
     return own if record.vector is None else {**own, "vector": record.vector}
+
+
+def words(counts: Mapping[str, int]) -> str:
+    """The words of a chunk, each as often as its term; more than `MOST_WORDS` are fewer in proportion."""
+    share = min(1.0, (MOST_WORDS - len(counts)) / max(sum(counts.values()), 1))
+    return " ".join(word(term) for term, n in counts.items() for _ in range(max(round(n * share), 1))) or NO_TERM
+
+
+def word(term: str) -> str:
+    """A term without its language, as 7 letters: more words than Milvus tells apart, as it keeps 32 bits of each."""
+    number = term_number(untagged(term))
+    return "".join(chr(97 + number // 26**place % 26) for place in range(7))
 
 
 def parent_row(parent: Chunk) -> dict[str, Any]:
@@ -191,6 +223,11 @@ def matching(forms: Iterable[str], longest: int) -> dict[int, float]:
     }
 
 
+def having_tag(character: str) -> dict[int, float]:
+    """A sparse query that finds every chunk with a term that begins with this control character."""
+    return {ord(character): 1.0}
+
+
 def _asked(formula: Formula, terms: Iterable[Weighted], mean: float, longest: int, *, upper: bool) -> dict[int, float]:
     absent = formula.absent()
     asked: dict[int, float] = {}
@@ -222,9 +259,15 @@ def _next(steps: Sequence[int], value: int) -> int:
     return steps[at] if at < len(steps) else _MOST
 
 
+def _dimensions(terms: Iterable[str], numbers: Mapping[int, int], length: int) -> Iterator[int]:
+    yield PRESENT
+    yield from map(ord, tags_of(languages_of(terms)))
+    yield from (_dimension(term, length, count) for term, count in numbers.items())
+
+
 def _dimension(term: int, length: int, count: int) -> int:
     cell = bisect_right(_LENGTHS, length) * 64 + bisect_right(_COUNTS, count)
-    return zlib.crc32(b"%x:%x" % (term, cell)) % (_DIMENSIONS - 2) + 2
+    return zlib.crc32(b"%x:%x" % (term, cell)) % (_DIMENSIONS - 32) + 32
 
 
 def _json(value: Any) -> str:

@@ -75,6 +75,20 @@ class RowBM25:
         return not self._asked.passing or self._passes(schema.chunk_of(held, self._name).metadata)
 
 
+def scored_hits(
+    asked: Keywords, rows: Sequence[Row], scores: Sequence[float], scale: float, name: str
+) -> list[KeywordHit]:
+    """The rows that pass and have a term, with Milvus' scores divided by `scale`; Milvus Lite's are negative."""
+    numbers, passes = {term_number(form): form for form in asked.forms}, compile_filter(asked.passing)
+    found = []
+    for row, scored in zip(rows, scores, strict=True):
+        counts, chunk = schema.counts_of(row, numbers), schema.chunk_of(row, name)
+        if counts and passes(chunk.metadata):
+            forms = tuple(form for form in asked.forms if form in counts)
+            found.append(KeywordHit(chunk, abs(scored) / scale, forms))
+    return best(found, len(found), positive=asked.positive)
+
+
 class Sum:
     """Sums over the rows that pass; over all rows where `passes` is None."""
 

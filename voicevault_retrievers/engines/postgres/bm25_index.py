@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.engines.encoding import encoded, escaped
-from voicevault_retrievers.engines.keywords import Keywords
+from voicevault_retrievers.engines.keywords import Keywords, Words
 from voicevault_retrievers.engines.postgres import copies
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
@@ -45,13 +45,6 @@ FEW = 300
 
 MOST_SCORED = 500
 """The most given chunks that the index scores, one by one."""
-
-MOST_REPEATS = 100
-"""The most repeats of a word in a query: its weight is their number, so that other weights are rounded to this."""
-
-LONGEST_QUERY = 4000
-"""The number of words of a query that is not repeated further for finer weights."""
-
 
 THERE = """
 SELECT
@@ -279,26 +272,6 @@ def weights(asked: Keywords, forms: list[str], rows: Sequence[tuple[float, float
 
 def _idf(n: float, total: float) -> float:
     return math.log((total + 1) / (n + 0.5)) if n + 0.5 < total + 1 else 0.0
-
-
-class Words(NamedTuple):
-    """A query for the index: its words, as many of each as its weight times `repeats`."""
-
-    text: str
-    repeats: float
-
-
-def query_words(asked: Keywords, relative: Mapping[str, float]) -> Words:
-    """The words of a query, whose forms have `relative` weights (1 where they are absent)."""
-    weight: dict[str, float] = {}
-    for forms, count in asked.terms.items():
-        for form in forms:
-            weight[form] = weight.get(form, 0.0) + count * relative.get(form, 1.0)
-    whole = all(value == int(value) and value <= MOST_REPEATS for value in weight.values())
-    most = max(min(MOST_REPEATS, LONGEST_QUERY // len(weight)), 1)
-    repeats = 1.0 if whole else most / max(weight.values())
-    text = " ".join(encoded(form) for form, value in weight.items() for _ in range(max(round(value * repeats), 1)))
-    return Words(text, repeats)
 
 
 def ranked(tables: Tables, asked: Keywords, words: Words, depth: int, *, guarded: bool) -> Ranked:

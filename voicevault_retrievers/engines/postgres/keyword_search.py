@@ -13,9 +13,9 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked
-from voicevault_retrievers.engines.encoding import unescaped
+from voicevault_retrievers.engines.encoding import encoded, unescaped
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Words, query_words
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.bm25_index import TextSearch
 from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction
@@ -105,7 +105,7 @@ class PostgresKeywords(Engine):
             yield Transaction(lambda _: transactions.indexing_words(self.tables, formula), unhurried=True)
             yield from self._detecting()
 
-    def _words(self, asked: Keywords) -> Steps[bm25_index.Words | None]:
+    def _words(self, asked: Keywords) -> Steps[Words | None]:
         """The query for the index; None where the postings are counted."""
         formula, found = bm25_index.option(self._recipe), self._textsearch
         if not asked.by_engine or (found.restricted and asked.statistics != "engine"):
@@ -114,7 +114,7 @@ class PostgresKeywords(Engine):
             return None
         several = bm25_index.several_forms(asked)
         rows = (yield bm25_index.frequencies(self.tables, several)) if several else ()
-        return bm25_index.query_words(asked, bm25_index.weights(asked, several, rows) if several else {})
+        return query_words(asked, encoded, bm25_index.weights(asked, several, rows) if several else {})
 
     def _check_statistics(self, asked: Keywords) -> None:
         formula = bm25_index.option(self._recipe)

@@ -11,7 +11,6 @@ from voicevault_retrievers.engines.lancedb import engine
 from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.keyword_search import KeywordSuite
-from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.vector_search import VectorSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 
@@ -21,7 +20,7 @@ class TestLance(Conformance):
     ways = ("sync",)
 
 
-class TestLanceIndexed(Started, WritingSuite, KeywordSuite, VectorSuite, Filters, Others, TogetherSuite):
+class TestLanceIndexed(Started, WritingSuite, KeywordSuite, VectorSuite, Filters, TogetherSuite):
     """With every index from the first chunk on."""
 
     system = "lancedb"

@@ -30,7 +30,7 @@ class TestPostgresOnAnEventLoop(Started, WritingSuite, Others, TogetherSuite):
     ways = ("async",)
 
 
-class TestPostgresIndexed(Started, WritingSuite, VectorSuite, Filters, Others, TogetherSuite):
+class TestPostgresIndexed(Started, WritingSuite, VectorSuite, Filters, TogetherSuite):
     """With an approximate index of vectors from the first chunk on, which may miss one of many equal ones."""
 
     system = "postgres"
@@ -55,7 +55,7 @@ class TestPostgresByIndex(Conformance):
             yield
 
 
-class TestPostgresWithIndexOnAnEventLoop(Started, WritingSuite, Others, TogetherSuite):
+class TestPostgresWithIndexOnAnEventLoop(Started, WritingSuite, TogetherSuite):
     """The default, on a server with pg_textsearch."""
 
     system = "postgres-bm25"

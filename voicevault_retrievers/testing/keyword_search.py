@@ -110,7 +110,7 @@ class KeywordSuite(Suite):
             options: dict[str, Any] = {"formula": formula, "statistics": statistics}
             try:
                 ours, theirs = client.engine.bm25(**options), base.bm25(**options)
-                found = ours.search(query, 5)
+                found = ours.search(query, 2)
             except ConfigError as error:
                 that(formula != Lucene(), f"the default formula was refused: {error}")
                 return

@@ -329,7 +329,13 @@ def test_milvus_ranks_keywords_in_one_request_whoever_has_written(port: int, mon
     called.clear()
     found = held.bm25().search("pump gate", 10)
     assert (called, found.ids[0]) == (["describe_collection", "search"], "new")
-    for one in (other, held):
+    several = served(port, "languages")
+    several.upsert([Chunk("de", "Die Pumpe der Turbine ist gewartet worden"), Chunk("en", "the pump of the gate")])
+    called = noted(several, monkeypatch)
+    for _ in range(2):
+        found = several.bm25().search("the pump", 10)
+    assert (called.count("search"), called.count("query"), found.ids) == (3, 0, ("en", "de"))
+    for one in (other, held, several):
         one.close()
 
 

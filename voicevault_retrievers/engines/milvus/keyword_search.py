@@ -42,7 +42,9 @@ class MilvusKeywords(MilvusCollection):
     def _check_statistics(self, asked: Keywords) -> None:
         super()._check_statistics(asked)
         if asked.formula != schema.BM25:
-            raise ConfigError(f'statistics="engine": Milvus scores by {schema.BM25!r}, not by {asked.formula!r}')
+            raise ConfigError(
+                f'statistics="engine": Milvus scores by {schema.BM25!r}, not by {asked.formula!r}: search with "exact"'
+            )
 
     def _ranked(self, asked: Keywords, k: int) -> Steps[list[KeywordHit] | None]:
         """The k best by Milvus' BM25; None where too few of the most that Milvus returns pass."""

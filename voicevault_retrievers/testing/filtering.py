@@ -48,7 +48,7 @@ class Filters(Suite):
         wrong = {}
         for where in self.filters:
             query = Query(TEXT, where=where) if kind == "where" else Query(TEXT, require=where)
-            for k in (5, 2 * len(chunks)) if kind == "where" else (2 * len(chunks),):
+            for k in (5, 2 * len(chunks)):
                 expected = getattr(base, channel)().search(query, k)
                 found = getattr(client, channel)(query, k)
                 if said := compared(found, expected, k, COSINE if channel == "dense" else EXACT):

@@ -44,7 +44,7 @@ from voicevault_retrievers.engines.milvus.collection import PAGE, VERSION
 from voicevault_retrievers.engines.milvus.connection import MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, bit, term_number
 from voicevault_retrievers.engines.milvus.fused import MilvusFused
-from voicevault_retrievers.engines.milvus.keyword_search import DEEPEST, METRICS, MilvusKeywords
+from voicevault_retrievers.engines.milvus.keyword_search import DEEPEST, MilvusKeywords
 from voicevault_retrievers.engines.milvus.schema import Row
 from voicevault_retrievers.engines.milvus.scoring import SCORED, Counted, RowBM25, Sum, Totals, all_of, counting, having
 from voicevault_retrievers.errors import FilterNotSupportedError
@@ -355,9 +355,9 @@ class MilvusEngine(MilvusKeywords):
         )
         milvus = required("pymilvus", extra="milvus")
         request = partial(milvus.AnnSearchRequest, limit=depth, expr=clause or None)
-        requests = [request([vector.tolist()], "vector", {"metric_type": "COSINE"})]
+        requests = [request([vector.tolist()], "vector", {"metric_type": schema.METRICS["vector"]})]
         if asking:
-            requests.append(request([asking], field, {"metric_type": METRICS[field]}))
+            requests.append(request([asking], field, {"metric_type": schema.METRICS[field]}))
         found = yield ask(
             "hybrid_search",
             collection_name=self._main,

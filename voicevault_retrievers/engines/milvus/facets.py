@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
 from voicevault_retrievers.engines import facets
 from voicevault_retrievers.engines.facets import number_of
-from voicevault_retrievers.text.analyzed_texts import languages_of, tags_of
 
 CAPACITY = 4096
 """The most values in a Milvus array."""
@@ -52,11 +51,6 @@ def term_number(term: str) -> int:
 def bits(length: int) -> list[int]:
     """The facets of a length in terms."""
     return [bit(number) for number in range(length.bit_length()) if length >> number & 1]
-
-
-def tags(terms: Iterable[str]) -> list[int]:
-    """The facets of terms that begin with a control character."""
-    return [tag(one) for one in tags_of(languages_of(terms))]
 
 
 def of_metadata(metadata: Mapping[str, Any]) -> list[int]:

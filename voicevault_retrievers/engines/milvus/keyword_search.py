@@ -20,9 +20,6 @@ from voicevault_retrievers.errors import ConfigError
 DEEPEST = 16_384
 """The most hits that Milvus returns for one search."""
 
-METRICS = {"vector": "COSINE", "sparse": "IP", "bm25": "BM25"}
-"""How the vectors of each field are compared."""
-
 SPARE = 50
 """The hits of Milvus' BM25 beyond k, so that ties at the boundary are in the order of ids."""
 
@@ -105,6 +102,6 @@ class MilvusKeywords(MilvusCollection):
                 limit=depth,
                 filter=clause,
                 output_fields=["pk", *fields],
-                search_params={"metric_type": METRICS[anns]},
+                search_params={"metric_type": schema.METRICS[anns]},
             )
         )

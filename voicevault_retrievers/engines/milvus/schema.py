@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from voicevault_retrievers.core.types import Chunk
@@ -23,7 +23,7 @@ from voicevault_retrievers.engines.milvus.facets import (
     key_of,
     of_metadata,
     ordered_values,
-    tags,
+    tag,
     term_number,
 )
 from voicevault_retrievers.engines.server import Record
@@ -44,6 +44,9 @@ BM25 = Lucene()
 
 MOST_WORDS = 8000
 """The most words of a chunk, of 7 letters each: Milvus' strings hold 65,535 bytes."""
+
+METRICS = {"sparse": "IP", "bm25": "BM25", "vector": "COSINE"}
+"""How the vectors of each field are compared."""
 
 NO_TERM = "none"
 """The word of a chunk without terms."""
@@ -102,11 +105,11 @@ def side_fields_of(milvus: Any) -> Any:
 def indexes_of(milvus: Any, dimension: int | None, index: str, *, columns: bool) -> Any:
     """The indexes of a collection of chunks; `columns` adds those of arrays, which Milvus Lite does not use."""
     params = milvus.MilvusClient.prepare_index_params()
-    params.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="IP")
+    params.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type=METRICS["sparse"])
     constants = {"bm25_k1": BM25.k1, "bm25_b": BM25.b}
-    params.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=constants)
+    params.add_index("bm25", index_type="SPARSE_INVERTED_INDEX", metric_type=METRICS["bm25"], params=constants)
     if dimension is not None:
-        params.add_index("vector", index_type=index, metric_type="COSINE")
+        params.add_index("vector", index_type=index, metric_type=METRICS["vector"])
     for name in ("facets", "terms", "parent") if columns else ():
         params.add_index(name, index_type="INVERTED")
     return params
@@ -144,18 +147,20 @@ def row(record: Record) -> dict[str, Any]:
             f"chunk {chunk.id!r} has {len(record.terms)} different terms, and Milvus holds {CAPACITY}: split it"
         )
     terms = {term_number(term): count for term, count in record.terms.items()}
+    languages = tags_of(languages_of(record.terms))
+    dimensions = [_dimension(term, length, count) for term, count in terms.items()]
     own = {
         "pk": key_of(chunk.id),
         "id": _json(chunk.id),
         "digest": record.digest,
         "parent": key_of(chunk.parent_id) if chunk.parent_id is not None else "",
         "pieces": pieces(chunk),
-        "facets": [*of_metadata(chunk.metadata), *bits(length), *tags(record.terms)],
+        "facets": [*of_metadata(chunk.metadata), *bits(length), *map(tag, languages)],
         "ordered": ordered_values(chunk.metadata),
         "terms": list(terms),
         "counts": list(terms.values()),
         "length": length,
-        "sparse": dict.fromkeys(_dimensions(record.terms, terms, length), 1.0),
+        "sparse": dict.fromkeys([PRESENT, *map(ord, languages), *dimensions], 1.0),
         "words": words(record.terms),
     }
     return own if record.vector is None else {**own, "vector": record.vector}
@@ -257,12 +262,6 @@ def _corner(length: int, count: int, upper: bool) -> tuple[float, float]:
 def _next(steps: Sequence[int], value: int) -> int:
     at = bisect_right(steps, value)
     return steps[at] if at < len(steps) else _MOST
-
-
-def _dimensions(terms: Iterable[str], numbers: Mapping[int, int], length: int) -> Iterator[int]:
-    yield PRESENT
-    yield from map(ord, tags_of(languages_of(terms)))
-    yield from (_dimension(term, length, count) for term, count in numbers.items())
 
 
 def _dimension(term: int, length: int, count: int) -> int:

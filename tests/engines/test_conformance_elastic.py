@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.lexical.formulas import BM25L, Lucene
 from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.writing import WritingSuite
@@ -24,6 +25,7 @@ class TestElasticsearchOnAnEventLoop(Started, WritingSuite, Others, TogetherSuit
 
 class TestOpenSearch(Conformance):
     system = "opensearch"
+    formulas = (Lucene(), BM25L())  # one script scores on both
     ways = ("sync",)
     tau = 0.8
     other_options: ClassVar[dict[str, Any]] = {"index": "faiss"}

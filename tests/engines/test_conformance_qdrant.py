@@ -9,6 +9,7 @@ import pytest
 
 from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.engines.addresses import connect as opened
+from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.testing.clients import Connect
 from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.writing import WritingSuite
@@ -17,6 +18,7 @@ from voicevault_retrievers.testing.writing import WritingSuite
 class TestQdrant(Conformance):
     system = "qdrant"
     ways = ("sync",)
+    formulas = (Lucene(), Okapi())  # this package scores what Qdrant returns; `TestQdrantEdge` has them all
     other_options: ClassVar[dict[str, Any]] = {
         "quantization": "scalar",
         "tenant": "t",

@@ -154,26 +154,35 @@ def ids(store: HybridVectorStore, mode: str, filters: Any = None, **options: Any
     return list(result.ids or ())
 
 
+@pytest.fixture(scope="module")
+def every(filled: HybridVectorStore) -> dict[str, list[str]]:
+    """All that is held, by the query mode, in its order."""
+    return {mode: ids(filled, mode) for mode in ("default", "sparse")}
+
+
 @pytest.mark.parametrize(
     "where", [*FILTERS[::4], {"doc_id": "mine"}, {"_node_type": "own"}, {"doc_id": {"$exists": False}}],
     ids=lambda where: str(where)[:60],
 )  # fmt: skip
-def test_a_filter_means_what_it_means_everywhere(filled: HybridVectorStore, where: dict[str, Any]) -> None:
+def test_a_filter_means_what_it_means_everywhere(
+    filled: HybridVectorStore, every: dict[str, list[str]], where: dict[str, Any]
+) -> None:
     passes = compile_filter(where)
     held = {node.node_id: node.metadata for node in filled.get_nodes()}
-    for mode in ("default", "sparse"):
-        every = ids(filled, mode)
-        assert len(every) == len(held)
-        assert ids(filled, mode, where) == [name for name in every if passes(held[name])]
+    for mode, names in every.items():
+        assert len(names) == len(held)
+        assert ids(filled, mode, where) == [name for name in names if passes(held[name])]
     assert set(ids(filled, "hybrid", where)) == {name for name, each in held.items() if passes(each)}
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(where=WHERE)
-def test_so_does_any_other_filter(filled: HybridVectorStore, where: dict[str, Any]) -> None:
+def test_so_does_any_other_filter(
+    filled: HybridVectorStore, every: dict[str, list[str]], where: dict[str, Any]
+) -> None:
     passes = compile_filter(where)
     held = {node.node_id: node.metadata for node in filled.get_nodes()}
-    assert ids(filled, "default", where) == [name for name in ids(filled, "default") if passes(held[name])]
+    assert ids(filled, "default", where) == [name for name in every["default"] if passes(held[name])]
 
 
 def test_documents_and_nodes_narrow_before_ranking(

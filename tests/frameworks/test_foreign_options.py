@@ -335,3 +335,10 @@ def test_a_checked_call_is_as_it_was() -> None:
     assert llama_index_parts.public_classes()["RetrievalTool"].__init__.__name__ == "__init__"
     assert asyncio.iscoroutinefunction(lc.BM25Retriever.asearch)
     assert not asyncio.iscoroutinefunction(lc.BM25Retriever.search)
+
+
+@pytest.mark.parametrize("kind", [lc.HybridRetriever, li.HybridRetriever], ids=["langchain", "llama_index"])
+@pytest.mark.parametrize("word", ["bm25", "formula", "statistics", "operators"])
+def test_an_option_of_a_channel_is_told_where_it_is_set(kind: Callable[..., Any], word: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape("`channels={'bm25': base.bm25(statistics=...)}`")):
+        kind(kb_names=["station"], **{word: "exact"})

@@ -44,6 +44,10 @@ _BEYOND = {
         "a RelevanceFilter (LangChain) or RelevancePostprocessor (LlamaIndex) behind a calibrated reranker, as a fused "
         "score has no fixed range; or an option of the vector store that is a channel",
     ),
+    **dict.fromkeys(
+        ("bm25", "dense", "exclude_nonpositive", "formula", "fuzzy", "operators", "plain_words", "statistics"),
+        "set where a channel is made, as in `channels={'bm25': base.bm25(statistics=...)}`, or in a preset",
+    ),
     "model": "`scorer` of a CrossEncoderReranker, `model` of a LlamaIndex CrossEncoderRerank",
     "llm": "`expansion=QueryExpander(llm=...)` of a HybridRetriever, or a reranker that reads by a language model",
     "retrievers": "`channels` of a HybridRetriever, each retriever by a name",

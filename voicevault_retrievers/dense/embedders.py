@@ -274,8 +274,8 @@ class SentenceTransformerEmbedder(BaseEmbedder):
     def _load(self) -> Any:  # Any: an object of an optional library
         with self._lock:
             if self._loaded is None:
+                self.weights.verify()  # before the import, which takes seconds
                 library = require("sentence_transformers", extra="sentence-transformers")
-                self.weights.verify()
                 self._loaded = library.SentenceTransformer(str(self.weights.folder), **safe_loading(self.device))
             return self._loaded
 

@@ -246,13 +246,17 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
 
     For a backend that runs graphs, a model on the hub is named "owner/name". Where the hub does not provide the files,
     raises SearchNotAvailableError for a model that is known to exist, ModelNotAvailableError for others, each with a
-    remedy. Also raises like `locate`.
+    remedy. Also raises like `locate`, and MissingExtraError before anything is fetched for a backend that is not
+    installed.
     """
     if found := find(name, backend):
         return found
     kind = _kind(backend)
     if kind is ARRAYS or (kind is GRAPH and (_packed(name, backend) or name.count("/") != 1)):
         return locate(name, backend)
+    for module in BACKENDS[backend]:
+        if find_spec(module) is None:
+            require(module, extra=backend)
     hub = require("huggingface_hub", extra=backend)
     full = HUB.get(canonical(name), name)
     try:

@@ -161,9 +161,9 @@ class SentenceTransformerScorer:
     def _found(self) -> Any:  # Any: an object of an optional library
         with self._lock, _available(self.model):
             if self._loaded is None:
+                folder = str(fetch(self.model).folder)  # before the imports, which take seconds
                 library = require("sentence_transformers", extra="sentence-transformers")
                 identity = require("torch", extra="sentence-transformers").nn.Identity()
-                folder = str(fetch(self.model).folder)
                 self._loaded = library.CrossEncoder(folder, activation_fn=identity, **safe_loading(self.device))
             return self._loaded
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,7 +19,6 @@ from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmb
 from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
 from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
 
-FORMULAS = [Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson(), ATIRE(), BM25L(), BM25Plus()]
 ALL = 1000
 HIDDEN = {
     "de": (["ich habe die Pumpe im Hafen geprüft, und sie war nicht undicht"], ["ich", "die", "war", "hat"]),
@@ -31,6 +30,17 @@ HIDDEN = {
 
 class KeywordSuite(Suite):
     """Tests of BM25 against a knowledge base."""
+
+    formulas: ClassVar[Sequence[Formula]] = (
+        *(Lucene(), Lucene(0.9, 0.4), Okapi(), Robertson()),
+        *(ATIRE(), BM25L(), BM25Plus()),
+    )
+    """The formulas of which scores and explanations are tested, Lucene() among them."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        super().pytest_generate_tests(metafunc)
+        if "formula" in metafunc.fixturenames:
+            metafunc.parametrize("formula", self.formulas, ids=repr)
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -95,7 +105,6 @@ class KeywordSuite(Suite):
         for query in asked:
             self.same_scores(client, base, query, record_property)
 
-    @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
     def test_an_explanation_has_the_parts_of_a_knowledge_bases(self, words: Filled, formula: Formula) -> None:
         client, base, _ = turned(words, None)
         seen = {"even": True}
@@ -194,7 +203,6 @@ class KeywordSuite(Suite):
         query = Query(words[0].upper(), require=seen)
         alike(both.bm25(query, 9), alone.client.bm25(query, 9), "bm25 after chunks were put in again", EXACT)
 
-    @pytest.mark.parametrize("formula", FORMULAS, ids=repr)
     def test_a_formula_scores_alike_or_is_refused(
         self,
         words: Filled,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from voicevault_retrievers.errors import ConfigError, MissingExtraError, Retriev
 from voicevault_retrievers.models import weights
 from voicevault_retrievers.models.graph_model import batches, cls_pooled, mean_pooled
 from voicevault_retrievers.models.weights import Weights, canonical, find
+from voicevault_retrievers.rerank import SentenceTransformerScorer, scorers
 
 SENTENCES = [
     "The invoice is due thirty days after delivery.",
@@ -191,6 +192,42 @@ def test_the_hub_is_asked_for_no_pickles(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"tensors")
     assert weights.fetch("bge-small-en-v1.5").name == "bge-small-en-v1.5"
+
+
+@pytest.mark.parametrize(
+    ("use", "given"),
+    [
+        (SentenceTransformerEmbedder("no/such-model").embed_documents, [["text"]]),
+        (SentenceTransformerScorer("no/such-model").load, []),
+    ],
+)
+def test_a_model_that_is_nowhere_is_told_before_a_library_is_imported(
+    use: Callable[..., object], given: Sequence[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(*_: object, **__: object) -> str:
+        raise OSError("offline")
+
+    def imported(module: str, *, extra: str) -> None:
+        raise AssertionError(module)
+
+    monkeypatch.setattr(hub, "snapshot_download", unreachable)
+    monkeypatch.setattr(embedders, "require", imported)
+    monkeypatch.setattr(scorers, "require", imported)
+    monkeypatch.setitem(weights.BACKENDS, "sentence-transformers", ("json",))
+    with pytest.raises(RetrievalError, match="no/such-model"):
+        use(*given)
+
+
+def test_nothing_is_fetched_for_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    asked: list[object] = []
+    monkeypatch.setattr(hub, "snapshot_download", lambda *given, **named: asked.append(given))
+    monkeypatch.setitem(weights.BACKENDS, "sentence-transformers", ("sentence_transformers_of_nobody",))
+    with pytest.raises(MissingExtraError, match=r"voicevault-retrievers\[sentence-transformers\]"):
+        weights.fetch("no/such-model")
+    assert asked == []
 
 
 def test_auto_says_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

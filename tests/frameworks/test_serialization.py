@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from tests.frameworks import llama_index_parts
 from tests.frameworks.langchain_parts import Child, Hashed, documents, hybrid
-from voicevault_retrievers import langchain, llama_index
+from voicevault_retrievers import Chunk, KnowledgeBase, langchain, llama_index
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.rerank import CallableScorer
 
@@ -137,6 +137,51 @@ def test_what_a_dump_cannot_hold_is_named_when_it_is_loaded(tmp_path: Path) -> N
         assert name == type(given).__name__
     with pytest.raises(NotImplementedError, match=r"datetime\.date"):
         loaded(langchain.RecencyReranker(reference_date=date(2024, 7, 1)))
+
+
+@pytest.mark.filterwarnings("ignore:The function `load`")
+def test_a_path_of_a_base_is_dumped_as_its_address(tmp_path: Path) -> None:
+    KnowledgeBase.create("plant", root=tmp_path).add([Chunk("a", "the pump hums")])
+    given = langchain.HybridRetriever(kb_names=[tmp_path / "plant"], k=3)
+    again = langchain.HybridRetriever.model_validate_json(given.model_dump_json(exclude_defaults=True))
+    for retriever in (loaded(given), loaded(given >> langchain.PageDiversityFilter()), again):
+        assert [document.id for document in retriever.invoke("pump")] == ["a"]
+
+
+ADDRESSES = [
+    "postgresql://hush@192.0.2.1/db#plant",
+    "postgresql://u:hush@192.0.2.1/db?sslpassword=hush#plant",
+    "qdrants://:hush@192.0.2.1/plant",
+    "elasticsearchs://u:hush@192.0.2.1/plant",
+    "milvuss://u:hush@192.0.2.1/plant",
+]
+
+
+@pytest.mark.filterwarnings("ignore:The function `load`")
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_credentials_of_an_address_are_in_no_text_of_a_retriever(address: str) -> None:
+    by_langchain, by_llama_index = (face.HybridRetriever(kb_names=[address]) for face in (langchain, llama_index))
+    for shown in (
+        by_langchain,
+        by_langchain >> langchain.PageDiversityFilter(),
+        langchain.retrieval_tool(by_langchain),
+        langchain.HybridStore.open(address, Hashed()),
+        by_llama_index,
+        by_llama_index >> llama_index.PageDiversityPostprocessor(),
+        llama_index.RetrievalTool(by_llama_index),
+    ):
+        assert "hush" not in repr(shown) + str(shown)
+    assert by_langchain.kb_names == by_llama_index.kb_names == [address]
+    given = langchain.HybridRetriever(kb_names=[address])
+    for dumped in (
+        json.dumps(dumpd(given)),
+        given.model_dump_json(),
+        json.dumps(dumpd(given >> langchain.PageDiversityFilter())),
+    ):
+        assert "hush" not in dumped
+        assert "***" in dumped
+    with pytest.raises(ConfigError, match="without its credentials: give kb_names again"):
+        loaded(given)
 
 
 # LlamaIndex's dicts

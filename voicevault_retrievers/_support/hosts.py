@@ -8,6 +8,9 @@ from ipaddress import ip_address
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 """The loopback names, as in a Host header without the port."""
 
+MASK = "***"
+"""What stands in a text for what it does not show."""
+
 _USER = re.compile(r"(?<=://)\S*(?=@)")
 _OPTIONS = re.compile(r"(://[^\s?]*\?)[^\s#]+")
 
@@ -26,5 +29,5 @@ def in_url(host: str) -> str:
 
 
 def mask_credentials(text: str) -> str:
-    """The text with `***` for the user and password of each address, and for the part after its `?`."""
-    return _OPTIONS.sub(r"\1***", _USER.sub("***", text))
+    """The text with `MASK` for the user and password of each address, and for the part after its `?`."""
+    return _OPTIONS.sub(rf"\1{MASK}", _USER.sub(MASK, text))

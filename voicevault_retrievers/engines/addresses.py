@@ -9,6 +9,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from voicevault_retrievers._support.hosts import MASK, mask_credentials
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -68,11 +69,21 @@ def several_bases(
     for one in map(_local, named):
         if is_address(one):
             _scheme(str(one))
+            if MASK in str(one):
+                raise ConfigError(f"{one} was written down without its credentials: give kb_names again, with them")
         elif isinstance(one, str | Path):
             check_name(one if isinstance(one, str) else one.name)
         elif not isinstance(one, KnowledgeBase | Engine):
             raise ConfigError(f"a knowledge base is a name, a Path, an open one, or an engine, not {one!r}")
     return named
+
+
+def shown(names: Iterable[Any]) -> list[Any]:
+    """Bases as a text or a dump has them: addresses without credentials, paths as `file://` addresses."""
+    return [
+        one.absolute().as_uri() if isinstance(one, Path) else mask_credentials(one) if isinstance(one, str) else one
+        for one in names
+    ]
 
 
 def _local(name: Any) -> Any:

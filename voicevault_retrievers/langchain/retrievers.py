@@ -13,7 +13,7 @@ from langchain_core.retrievers import LangSmithRetrieverParams
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
 from langchain_core.vectorstores import VectorStore
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_serializer
 from typing_extensions import Unpack
 
 from voicevault_retrievers.adapters import changes
@@ -25,7 +25,7 @@ from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import Embedder, VectorIndex
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.dense.exact import MemoryVectors
-from voicevault_retrievers.engines.addresses import open_bases, several_bases
+from voicevault_retrievers.engines.addresses import open_bases, several_bases, shown
 from voicevault_retrievers.engines.chroma import ChromaVectors
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
@@ -183,6 +183,15 @@ class HybridRetriever(ComposedRetriever):
     channels: Annotated[Mapping[str, Part], AS_GIVEN] = Field(default_factory=dict)
     embeddings: Annotated[Embeddings | Embedder | None, AS_GIVEN] = None
     text_of: Annotated[TextOf, AS_GIVEN] = None
+
+    @property
+    def lc_attributes(self) -> dict[str, Any]:
+        """What LangChain's dumps have in place of `kb_names`: paths as `file://` addresses, and no credentials."""
+        return {"kb_names": shown(self.kb_names)} if self.kb_names else {}
+
+    @field_serializer("kb_names", when_used="json")
+    def _kb_names_shown(self, names: Sequence[Any]) -> list[Any]:
+        return shown(names)
 
     @classmethod
     def from_documents(

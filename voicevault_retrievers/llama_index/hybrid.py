@@ -27,7 +27,7 @@ from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import Failure
 from voicevault_retrievers.dense import load_embedder
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.engines.addresses import open_bases, several_bases
+from voicevault_retrievers.engines.addresses import open_bases, several_bases, shown
 from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, Formula
@@ -284,7 +284,7 @@ class HybridRetriever(ComposedRetriever):
         given = self.embed_model  # the repr of a LlamaIndex model may show its key
         model = LlamaIndexEmbedder(given) if isinstance(given, BaseEmbedding) else given
         options = {name: part for name, part in self.channels.items() if name not in self._searched.given}
-        said = {"kb_names": self.kb_names, "embed_model": model, "channels": {**self._searched.given, **options}}
+        said = {"kb_names": shown(self.kb_names), "embed_model": model, "channels": {**self._searched.given, **options}}
         return {**said, **super()._recipe()}
 
 

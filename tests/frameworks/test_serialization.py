@@ -184,6 +184,17 @@ def test_credentials_of_an_address_are_in_no_text_of_a_retriever(address: str) -
         loaded(given)
 
 
+@pytest.mark.parametrize("address", ["foo://u:hush@h/db#plant", "postgresql//u:hush@h/db#plant"])
+@pytest.mark.parametrize("face", [langchain, llama_index], ids=["langchain", "llama_index"])
+def test_an_address_that_is_refused_shows_no_credentials_in_a_traceback(face: Any, address: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        face.HybridRetriever(kb_names=[address])
+    chain: list[BaseException] = [raised.value]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    assert "hush" not in "".join(map(str, chain))
+
+
 # LlamaIndex's dicts
 
 GIVEN: dict[str, dict[str, Any]] = {

@@ -41,7 +41,7 @@ AS_GIVEN = _AsGiven()
 LIVE = WithJsonSchema({})
 """Annotation of an option that is an object: in a JSON schema it may be anything."""
 
-STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid", hide_input_in_errors=True)
 
 # Read at each call: changing one of these does not need a new pipeline.
 _READ_LATE = frozenset({"k", "made", "metadata", "name", "require", "tags", "top_n", "where"})
@@ -135,4 +135,6 @@ def _config_error(model: type[BaseModel], error: ValidationError, elsewhere: Map
     option = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         return refused(model.__name__, option, model.model_fields.keys() - {"made"}, elsewhere)
+    if first["type"] == "value_error":  # of a check of this package, which says of the value what may be shown
+        return ConfigError(f"{model.__name__}: {first['ctx']['error']}")
     return ConfigError(f"{model.__name__}: {option} is {mask_credentials(repr(first['input']))}: {first['msg']}")

@@ -90,7 +90,10 @@ class HybridVectorStore(BasePydanticVectorStore):
     ) -> None:
         super().__init__()  # type: ignore[call-arg]  # mypy overlooks that stores_text has a default here
         if not isinstance(base, KnowledgeBase):
-            raise ConfigError(f"expected a KnowledgeBase, not {base!r}; a base is opened by name: open(name)")
+            raise ConfigError(
+                f"expected a KnowledgeBase, not {base!r}; a base is opened by name: open(name); an engine is searched "
+                "by HybridRetriever(kb_names=[...])"
+            )
         _check_store(dense)
         self._base = base
         self._dense = dense

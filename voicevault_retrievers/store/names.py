@@ -8,6 +8,7 @@ import unicodedata
 from difflib import get_close_matches
 from pathlib import Path
 
+from voicevault_retrievers._support.hosts import MASK
 from voicevault_retrievers.errors import ConfigError
 
 _NAME = re.compile(r"\w(?:[\w .-]{0,126}[\w-])?")
@@ -33,11 +34,10 @@ def check_name(name: str) -> str:
     # NFC takes time quadratic in a run of marks, so overlong names are not composed.
     composed = unicodedata.normalize("NFC", name) if len(name) <= 2 * _LONGEST else name
     if not _is_name(composed):
-        hint = f"; a folder is given as a Path: Path({name[:200]!r})" if {"/", "\\"} & set(name) else ""
         raise ConfigError(
-            f"{name[:200]!r} is not the name of a knowledge base (of a Path the last part is){hint}: a name begins "
-            "with a letter, digit or underscore, and goes on with up to 127 of those, spaces, single dots and hyphens; "
-            "it does not end with a space or dot, and is not a device of Windows, such as CON"
+            f"{_shown(name)!r} is not the name of a knowledge base (of a Path the last part is){_hint(name)}: a name "
+            "begins with a letter, digit or underscore, and goes on with up to 127 of those, spaces, single dots and "
+            "hyphens; it does not end with a space or dot, and is not a device of Windows, such as CON"
         )
     return composed
 
@@ -93,6 +93,19 @@ def names(root: Path | str | None = None) -> list[str]:
     return sorted(
         path.name for path in folder.iterdir() if path.is_dir() and _is_name(path.name) and not _leads_out(path)
     )
+
+
+def _shown(name: str) -> str:
+    """The start of what is no name; of what may be an address without what stands before its `@` or after its `?`."""
+    _, at, place = name.rpartition("@")
+    place, mark, _ = place.partition("?")
+    return f"{MASK if at else ''}{at}{place[:200]}{mark}{MASK if mark else ''}"
+
+
+def _hint(name: str) -> str:
+    if "://" in name and not name.startswith("file:"):
+        return "; an engine's address is for kb_names of a HybridRetriever, or for LangChain's HybridStore.open"
+    return f"; a folder is given as a Path: Path({_shown(name)!r})" if {"/", "\\"} & set(name) else ""
 
 
 def _is_name(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import traceback
 from typing import Any
 
@@ -18,6 +19,8 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.query import ModelExpansion
 from voicevault_retrievers.rerank import LLMRerank
+from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store.names import check_name
 from voicevault_retrievers.structure.graph.neo4j import Neo4jGraph
 
 CHANNELS = {"bm25": ListChannel([("x", 1.0), ("y", 0.5)], name="bm25")}
@@ -109,3 +112,22 @@ def test_an_error_of_a_presets_model_repeats_no_password(data: dict[str, Any]) -
 
 def test_a_graphs_address_is_shown_without_its_password() -> None:
     assert "hush" not in repr(Neo4jGraph("laws", uri="bolt://u:hush@h:7687"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            "postgresql://u:hush@h/db?sslpassword=hush#plant",
+            r"'\*\*\*@h/db\?\*\*\*' is not .*; an engine's address is for",
+        ),
+        ("postgresql//u:hush@h/db#plant", r"'\*\*\*@h/db#plant' is not .*; a folder is given as a Path"),
+        ("qdrants:hu@sh@h", r"'\*\*\*@h' is not the name"),
+        ("file:///kbs/pl ant?", r"'file:///kbs/pl ant\?\*\*\*' is not .*; a folder is given as a Path"),
+    ],
+)
+def test_an_address_in_place_of_a_name_is_not_repeated(given: str, says: str) -> None:
+    for asked in (KnowledgeBase.open, KnowledgeBase.create, check_name):
+        with pytest.raises(ConfigError, match=says) as raised:
+            asked(given)
+        assert not set(re.findall("hush|hu@|sh@", str(raised.value)))

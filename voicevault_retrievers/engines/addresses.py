@@ -79,11 +79,8 @@ def several_bases(
 
 
 def shown(names: Iterable[Any]) -> list[Any]:
-    """Bases as a text or a dump has them: addresses without credentials, paths as `file://` addresses."""
-    return [
-        one.absolute().as_uri() if isinstance(one, Path) else mask_credentials(one) if isinstance(one, str) else one
-        for one in names
-    ]
+    """Bases as a text may show them: addresses without credentials."""
+    return [mask_credentials(one) if isinstance(one, str) else one for one in names]
 
 
 def _local(name: Any) -> Any:

@@ -24,9 +24,9 @@ from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import PipelineRetriever, ThreadedIndex
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of, kept_document
 from voicevault_retrievers.langchain.stores import copied
-from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
+from voicevault_retrievers.langchain.validation import LIVE, STRICT, GivenTextOf
 from voicevault_retrievers.lexical import BM25, Formula
-from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer, Tokenizer, checked_analyzer
 from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import saved_index
@@ -53,7 +53,7 @@ class KeywordRetriever(PipelineRetriever):
 
     bm25: Annotated[Channel, LIVE] = Field(default_factory=lambda: BM25.from_chunks([]))
     on_error: OnError = "skip"
-    text_of: Annotated[TextOf, AS_GIVEN] = None
+    text_of: GivenTextOf = None
 
     @classmethod
     def from_documents(
@@ -289,7 +289,7 @@ def analyzer_of(
     given = [option for option in (analyzer, preprocess_func) if option is not None]
     if len(given) + (language != "auto") > 1:
         raise ConfigError("language, analyzer and preprocess_func say what the terms are: give one of them")
-    return given[0] if given else Analyzer(language)
+    return checked_analyzer(given[0]) if given else Analyzer(language)
 
 
 def _without_kb(chunk: Chunk) -> Chunk:

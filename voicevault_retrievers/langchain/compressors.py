@@ -25,7 +25,7 @@ from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, h
 from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
-from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT, Checked
+from voicevault_retrievers.langchain.validation import LIVE, STRICT, Checked, GivenTextOf
 from voicevault_retrievers.rerank import (
     MMR,
     Calibration,
@@ -62,7 +62,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
         **dict.fromkeys(("base_compressor", "base_retriever"), "`retriever >> compressor`"),
     }
     on_error: Literal["skip", "raise"] = "skip"
-    text_of: Annotated[TextOf, AS_GIVEN] = None
+    text_of: GivenTextOf = None
 
     @property
     def stage(self) -> Stage:

@@ -52,10 +52,16 @@ def chunks_of(documents: Iterable[Document], text_of: TextOf = None) -> list[Chu
     return list(dict.fromkeys(chunk_of(document, text_of) for document in documents))
 
 
+def checked_text_of(text_of: TextOf) -> TextOf:
+    """A `text_of` as it is; ConfigError for what is none."""
+    if not (text_of is None or callable(text_of) or isinstance(text_of, Sequence)):
+        raise ConfigError(f"text_of is a function of a document, or metadata keys, not {text_of!r}")
+    return text_of
+
+
 def _header(document: Document, text_of: Callable[[Document], str] | Sequence[str]) -> str:
+    checked_text_of(text_of)
     if not callable(text_of):
-        if not isinstance(text_of, Sequence):
-            raise ConfigError(f"text_of is a function of a document, or metadata keys, not {text_of!r}")
         keys = [text_of] if isinstance(text_of, str) else text_of
         return " > ".join(str(value) for key in keys if (value := document.metadata.get(key)) not in (None, ""))
     header = text_of(document)

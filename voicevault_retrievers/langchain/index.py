@@ -20,9 +20,9 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import ThreadedIndex
 from voicevault_retrievers.langchain.bm25 import analyzer_of
 from voicevault_retrievers.langchain.composed import ComposedRetriever
-from voicevault_retrievers.langchain.convert import TextOf, chunk_of, kept_document
+from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, STRICT
+from voicevault_retrievers.langchain.validation import LIVE, STRICT, GivenTextOf
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
@@ -48,7 +48,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
 
     model_config = STRICT
     kb: Annotated[KnowledgeBase, LIVE]
-    text_of: Annotated[TextOf, AS_GIVEN] = None
+    text_of: GivenTextOf = None
 
     @classmethod
     def open(

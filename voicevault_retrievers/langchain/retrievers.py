@@ -36,7 +36,7 @@ from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.composed import ComposedRetriever, Expansion, FusionOption, RerankOption
 from voicevault_retrievers.langchain.convert import TextOf, chunks_of
 from voicevault_retrievers.langchain.models import as_embedder
-from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE
+from voicevault_retrievers.langchain.validation import AS_GIVEN, LIVE, GivenTextOf
 from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.pipeline.options import Expand, Rerank
@@ -72,7 +72,7 @@ class VectorRetriever(PipelineRetriever):
     index: Annotated[VectorIndex | None, LIVE] = None
     embeddings: Any = None
     on_error: OnError = "skip"
-    text_of: Annotated[TextOf, AS_GIVEN] = None
+    text_of: GivenTextOf = None
 
     @classmethod
     def from_documents(
@@ -88,6 +88,8 @@ class VectorRetriever(PipelineRetriever):
 
         Equal documents are indexed once. They are added to a collection that exists already.
         """
+        if persist_dir is None and collection_name != COLLECTION:
+            raise ConfigError("collection_name is for a collection in persist_dir; in memory it would not be used")
         embedder = as_embedder(embeddings)
         chunks = chunks_of(documents, options.get("text_of"))
         index: VectorIndex
@@ -182,16 +184,16 @@ class HybridRetriever(ComposedRetriever):
     )
     channels: Annotated[Mapping[str, Part], AS_GIVEN] = Field(default_factory=dict)
     embeddings: Annotated[Embeddings | Embedder | None, AS_GIVEN] = None
-    text_of: Annotated[TextOf, AS_GIVEN] = None
+    text_of: GivenTextOf = None
 
     @property
     def lc_attributes(self) -> dict[str, Any]:
         """What LangChain's dumps have in place of `kb_names`: paths as `file://` addresses, and no credentials."""
-        return {"kb_names": shown(self.kb_names)} if self.kb_names else {}
+        return {"kb_names": self._dumped(self.kb_names)} if self.kb_names else {}
 
     @field_serializer("kb_names", when_used="json")
-    def _kb_names_shown(self, names: Sequence[Any]) -> list[Any]:
-        return shown(names)
+    def _dumped(self, names: Sequence[Any]) -> list[Any]:
+        return [one.absolute().as_uri() if isinstance(one, Path) else one for one in shown(names)]
 
     @classmethod
     def from_documents(
@@ -290,6 +292,8 @@ class HybridRetriever(ComposedRetriever):
             raise ConfigError("a HybridRetriever searches kb_names, channels, or both: give one of them")
         if not self.kb_names and self.embeddings is not None:
             raise ConfigError("embeddings are for kb_names; with channels alone they would not be used")
+        if self.embeddings is not None:
+            as_embedder(self.embeddings)  # raises for what embeds nothing
         super()._check()
         if not self.kb_names:
             self._built()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from langchain_core.load import Serializable
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -24,6 +25,7 @@ from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers._support.foreign_options import refused
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.langchain.convert import TextOf, checked_text_of
 
 T = TypeVar("T")
 OwnFilter = Annotated[dict[str, Any] | None, AfterValidator(deepcopy)]
@@ -37,6 +39,9 @@ class _AsGiven:
 
 AS_GIVEN = _AsGiven()
 """Annotation of an option that pydantic does not validate: `_check` says what is wrong with it."""
+
+GivenTextOf: TypeAlias = Annotated[TextOf, AS_GIVEN, BeforeValidator(checked_text_of)]
+"""The option `text_of`."""
 
 LIVE = WithJsonSchema({})
 """Annotation of an option that is an object: in a JSON schema it may be anything."""

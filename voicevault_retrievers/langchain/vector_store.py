@@ -33,7 +33,7 @@ from voicevault_retrievers.engines.engine import Engine
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.bm25 import analyzer_of, chunks_with, documents_with
 from voicevault_retrievers.langchain.composed import FusionOption
-from voicevault_retrievers.langchain.convert import TextOf, document_of, kept_document
+from voicevault_retrievers.langchain.convert import TextOf, checked_text_of, document_of, kept_document
 from voicevault_retrievers.langchain.index import open_base
 from voicevault_retrievers.langchain.models import LangChainEmbedder, as_embedder
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
@@ -95,7 +95,7 @@ class HybridStore(VectorStore):
         self.base = base
         self.require = deepcopy(require)
         self.provenance = flag("provenance", provenance)
-        self.text_of = text_of
+        self.text_of = checked_text_of(text_of)
         self._embedding = embedding
         preset = Preset.plain(CHANNELS).with_options(fusion=Fusion.of(fusion).over(Fusion(on_error="raise")))
         self._fused: _Search = preset.build

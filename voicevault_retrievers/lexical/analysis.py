@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from voicevault_retrievers.core.types import Variant
+from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.weighted_query import Forms
 from voicevault_retrievers.text import Analyzed, Analyzer, CustomAnalyzer, QueryTerm
 
 Tokenizer: TypeAlias = Callable[[str], Sequence[str]]
 AnyAnalyzer: TypeAlias = Analyzer | CustomAnalyzer | Tokenizer
+A = TypeVar("A")
+
 _LOG = logging.getLogger(__name__)
+
+
+def checked_analyzer(analyzer: A) -> A:
+    """An analyzer as it is; ConfigError for what makes no terms of a text."""
+    if not callable(analyzer):
+        raise ConfigError(f"an analyzer is an Analyzer, or a function from a text to its terms, not {analyzer!r}")
+    return analyzer
 
 
 class PlainWords:
@@ -38,7 +48,7 @@ def analyse(analyzer: AnyAnalyzer, texts: Sequence[str]) -> Analyzed:
     """The terms of texts."""
     if isinstance(analyzer, Analyzer | CustomAnalyzer):
         return analyzer.analyse(texts)
-    return Analyzed.of(map(analyzer, texts))
+    return Analyzed.of(map(checked_analyzer(analyzer), texts))
 
 
 def query_terms(analyzer: AnyAnalyzer, text: str, tags: str) -> list[QueryTerm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -93,6 +93,8 @@ def _returned(node: NodeWithScore, ids: dict[str, str]) -> Returned:
 
 def stages_of(parts: Sequence[BaseNodePostprocessor | Stage]) -> tuple[BaseNodePostprocessor | Stage, ...]:
     """The postprocessors, each checked to be a stage; ConfigError for one that is not."""
+    if not isinstance(parts, Iterable):
+        raise ConfigError(f"node_postprocessors are a list of node postprocessors or Stages, not {parts!r}")
     given = tuple(parts)
     for part in given:
         stage_of(part)

@@ -45,7 +45,7 @@ from voicevault_retrievers.llama_index.composed import (
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
-from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, store_model
+from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, checked_model, store_model
 from voicevault_retrievers.llama_index.options import CommonOptions, GroupOption, mode_of, refuse
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel, channel_if_there
@@ -130,7 +130,7 @@ class HybridRetriever(ComposedRetriever):
             verbose=verbose,
         )
         self.kb_names = several_bases(kb_names)
-        self.embed_model = embed_model
+        self.embed_model = checked_model(embed_model)
         self.channels = beside({}, channels)
         given = given_channels(self.channels, based=bool(self.kb_names))
         self._refuse_unused(given.parts)

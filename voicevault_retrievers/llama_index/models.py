@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from llama_index.core import Settings
@@ -26,6 +26,8 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.models.generation import CallableTextModel, Written
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
+
+M = TypeVar("M")
 
 
 class LlamaIndexModel:
@@ -244,6 +246,13 @@ def as_embedder(model: object = None) -> Embedder:
     if isinstance(model, BaseEmbedder | Embedder):
         return model
     raise ConfigError(f"embed_model is a BaseEmbedding, an Embedder or a model's name, not a {type(model).__name__}")
+
+
+def checked_model(model: M) -> M:
+    """An `embed_model` as it is; ConfigError where `as_embedder` makes nothing of it. None is chosen later."""
+    if model is not None:
+        as_embedder(model)
+    return model
 
 
 def _set_model() -> BaseEmbedding | None:

@@ -31,6 +31,7 @@ from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError
 from voicevault_retrievers.fusion import Method
+from voicevault_retrievers.fusion.methods import method_of
 from voicevault_retrievers.llama_index import copies
 from voicevault_retrievers.llama_index.bm25 import analyzer_of
 from voicevault_retrievers.llama_index.copies import FileSystem
@@ -98,7 +99,7 @@ class HybridVectorStore(BasePydanticVectorStore):
         self._base = base
         self._dense = dense
         vectors = OwnVectors(base) if dense is None else WrappedVectors(dense, base)
-        self._kept = HybridNodes(base, vectors, fusion, mode_of(metadata_mode))
+        self._kept = HybridNodes(base, vectors, method_of(fusion), mode_of(metadata_mode))
 
     @classmethod
     def open(

@@ -48,6 +48,8 @@ def locate(base: str | Path, root: Path | str | None = None) -> Path:
     Raises ConfigError for an invalid name, and for a name whose folder is a link out of the root. A Path is the
     caller's own choice, and may be such a link.
     """
+    if not isinstance(base, str | Path) or not isinstance(root, str | Path | None):
+        raise ConfigError(f"a knowledge base is a name in a folder, or a Path, not {base!r} in {root!r}")
     if isinstance(base, Path):
         folder = base.parent / check_name(base.name)
     else:

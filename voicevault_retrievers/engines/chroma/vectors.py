@@ -55,6 +55,8 @@ class ChromaVectors:
     @classmethod
     def open(cls, path: Path | str, name: str) -> ChromaVectors:
         """The collection of this name in a folder; created, without an embedding function, where there is none."""
+        if not isinstance(path, Path | str):
+            raise ConfigError(f"a Chroma collection is kept in a folder, given as a path, not as {path!r}")
         chromadb = require("chromadb", extra="chroma")
         settings = chromadb.config.Settings(anonymized_telemetry=False)
         client = chromadb.PersistentClient(path=str(path), settings=settings)

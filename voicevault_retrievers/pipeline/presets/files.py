@@ -42,6 +42,8 @@ def preset_data(name: str | Path) -> dict[str, Any]:
 
     Raises ConfigError for a name or file that does not exist, or that is no mapping.
     """
+    if not isinstance(name, str | Path):
+        raise ConfigError(f"a preset is a Preset, its name, or the path of its file, not {name!r}")
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
         path = shipped("presets") / f"{name}.yaml"

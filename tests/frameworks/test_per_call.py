@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers import Counting, HashEmbedder
+from tests.helpers import Counting, FailingChannel, HashEmbedder
 from voicevault_retrievers import BM25, Query, VectorChannel, compose
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk
 from voicevault_retrievers.errors import ConfigError
@@ -116,6 +116,19 @@ async def test_a_batch_whose_callbacks_listen_is_traced_one_by_one() -> None:
         assert (await found if method == "abatch" else found) == _langchain().batch(TEXTS)
         assert sorted(watch.queries) == sorted(TEXTS)
         assert _sizes(retriever) == [1] * (len(TEXTS) - 1)
+
+
+async def test_a_degraded_search_of_a_batch_is_that_of_a_single_call() -> None:
+    channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": FailingChannel(OSError("gone"))}
+    first, second = langchain.HybridRetriever(channels=channels), llama_index.HybridRetriever(channels=channels)
+    expected: Any = [first.invoke(text) for text in TEXTS]
+    assert expected[0][0].metadata["voicevault"]["degraded"]
+    for found in (first.batch(TEXTS), await first.abatch(TEXTS), first.batch(TEXTS, return_exceptions=True)):
+        assert found == expected
+    chain = RunnableLambda(str) | first
+    assert chain.batch(TEXTS) == await chain.abatch(TEXTS) == expected
+    nodes = [second.retrieve(text) for text in TEXTS]
+    assert second.retrieve_many(TEXTS) == await second.aretrieve_many(TEXTS) == nodes
 
 
 async def test_the_error_of_one_input_of_a_batch_is_its_own() -> None:

@@ -32,6 +32,8 @@ def positive(name: str, weights: Mapping[str, float] | None) -> FrozenDict | Non
     """Return the weights where they are finite numbers above 0, or None; ConfigError otherwise."""
     if weights is None:
         return None
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"{name} are in a mapping to their weights, not {weights!r}")
     if not all(isinstance(weight, int | float) and 0.0 < weight < math.inf for weight in weights.values()):
         raise ConfigError(f"{name} have weights above 0, not {dict(weights)!r}")
     return FrozenDict(weights)

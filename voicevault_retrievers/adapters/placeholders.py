@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.channel import Channel, check_named
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel
@@ -37,8 +37,7 @@ class NotOpenBase:
 def beside(own: Mapping[str, Any], more: Mapping[str, Any] | None) -> dict[str, Any]:
     """Own channels together with further ones; ConfigError where names collide or `more` is no mapping."""
     given = {} if more is None else more
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"channels is a mapping of names to channels, not a {type(given).__name__}")
+    check_named(given)
     if taken := sorted(own.keys() & given.keys()):
         raise ConfigError(f"{' and '.join(own)} are channels already: give {', '.join(taken)} other names")
     return {**own, **given}

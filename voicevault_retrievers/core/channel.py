@@ -27,6 +27,7 @@ from voicevault_retrievers.core.types import (
     Scan,
     as_query,
 )
+from voicevault_retrievers.errors import ConfigError
 
 C = TypeVar("C", bound="Channel")
 W = TypeVar("W", bound="Over")
@@ -368,6 +369,12 @@ def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
     if any(hit.id not in before or hit.votes != before[hit.id].votes for hit in refined):
         return refined
     return replace(refined, hits=tuple(replace(hit, score=scores[hit.id]) for hit in refined), arranged=True)
+
+
+def check_named(channels: object) -> None:
+    """Raise ConfigError unless channels are given by their names."""
+    if not isinstance(channels, Mapping):
+        raise ConfigError(f"channels is a mapping of names to channels, not a {type(channels).__name__}")
 
 
 def check_k(k: int) -> int:

@@ -142,6 +142,10 @@ class Query:
             if self.route not in routes:
                 raise unknown("route", self.route, routes)
             object.__setattr__(self, "route", Route(self.route))
+        if not isinstance(self.history, Iterable):
+            raise ConfigError(f"history is a sequence of turns, not {self.history!r}")
+        if isinstance(self.variants, str) or not isinstance(self.variants, Iterable):
+            raise ConfigError(f"variants are texts or Variants in a sequence, not {self.variants!r}")
         vectors: Any = self.vectors if isinstance(self.vectors, Mapping) else {ANY_EMBEDDER: self.vectors}
         object.__setattr__(self, "where", deepcopy(self.where))
         object.__setattr__(self, "require", deepcopy(scope(self.require)))

@@ -59,12 +59,20 @@ class Rows:
 
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
-        """The rows of chunks given in any order; ConfigError when two have one id."""
-        ordered = sorted(chunks, key=lambda chunk: chunk.id)
+        """The rows of chunks given in any order; ConfigError when two have one id, and for what is no Chunk."""
+        given = list(chunks)
+        if wrong := [one for one in given if not isinstance(one, Chunk)]:
+            raise ConfigError(f"expected a Chunk, not a {type(wrong[0]).__name__}: Chunk(id, text)")
+        ordered = sorted(given, key=lambda chunk: chunk.id)
         for before, after in pairwise(ordered):
             if before.id == after.id:
                 raise ConfigError(f"two chunks have the id {after.id!r}; ids are unique")
         return cls(ordered)
+
+    @classmethod
+    def searched(cls, chunks: Iterable[Chunk]) -> Rows:
+        """`of` those that are no parents."""
+        return cls.of(one for one in chunks if not (isinstance(one, Chunk) and one.is_parent))
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -70,6 +70,8 @@ class Chunk:
             raise ConfigError(f"chunk {self.id!r}: text is a string, not {type(self.text).__name__}")
         if not isinstance(self.header, str):
             raise ConfigError(f"chunk {self.id!r}: header is a string, not {type(self.header).__name__}")
+        if not isinstance(self.metadata, Mapping):
+            raise ConfigError(f"chunk {self.id!r}: metadata is a mapping, not {self.metadata!r:.200}")
         if not isinstance(self.metadata, FrozenDict):
             object.__setattr__(self, "metadata", FrozenDict(self.metadata))
 

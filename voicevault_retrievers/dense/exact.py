@@ -166,7 +166,7 @@ class ExactVectors:
     @classmethod
     def build(cls: type[X], chunks: Iterable[Chunk], embedder: Embedder) -> X:
         """An index of chunks held in memory, without parents; embeds them now."""
-        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
+        rows = Rows.searched(chunks)
         return cls([VectorPart(rows, embedded(embedder, rows.chunks))], embedder.dimension)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from voicevault_retrievers._support.checks import number, weights_or_none, whole
 from voicevault_retrievers._support.foreign_options import meant, refused
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.channel import Channel, check_named
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.rows import best_by_id
 from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
@@ -233,6 +233,7 @@ def fuse(
     for name, given in named.items():
         if not isinstance(given, Channel) and meant(name, _OPTIONS):
             raise refused("fuse", name, _OPTIONS)
+    check_named({} if channels is None else channels)
     weights_or_none(weights)
     both = {**(channels or {}), **named}
     if len(both) < len(channels or {}) + len(named):

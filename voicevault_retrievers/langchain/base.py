@@ -238,7 +238,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _documents(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
         result = value_of(found)
-        if degraded := list(result.skipped):
+        if (degraded := list(result.skipped)) and is_heard(config):  # without a run, as in a batch, it could not be
             dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
         documents = self._converted(result)
         for arrange in self._arranging():
@@ -247,7 +247,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     async def _adocuments(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
         result = value_of(found)
-        if degraded := list(result.skipped):
+        if (degraded := list(result.skipped)) and is_heard(config):
             await adispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
         documents = await aexecute(converting(partial(self._converted, result), len(result.hits)))
         for arrange in self._arranging():

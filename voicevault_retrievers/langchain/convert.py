@@ -180,9 +180,11 @@ def before_question(messages: Sequence[Any]) -> list[Any]:
 _ROLES = ("human", "user", "ai", "assistant", "system", "developer")
 
 
-def turns_of(history: Sequence[Any]) -> list[Any]:
+def turns_of(history: Iterable[Any] | None) -> list[Any]:
     """The turns of a conversation: turns unchanged, or from messages each question with its last answer."""
-    messages = list(history)
+    if not isinstance(history, Iterable | None):
+        raise ConfigError(f"history is a sequence of messages or of turns, not {history!r}")
+    messages = list(history or ())
     if all(isinstance(turn, BaseMessage) or _says_role(turn) for turn in messages):
         messages = list(convert_to_messages(messages))
     if not any(isinstance(turn, BaseMessage) for turn in messages):

@@ -151,7 +151,7 @@ class BM25(LeafChannel):
 
         `backend` is as for `LexicalIndex`, `options` are those of the constructor.
         """
-        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
+        rows = Rows.searched(chunks)
         chosen = Analyzer() if analyzer is None else analyzer
         analyzed = analyse(chosen, [chunk.indexed_text for chunk in rows.chunks])
         return cls(LexicalIndex.build(rows, analyzed, backend=backend), chosen, **options)

@@ -143,7 +143,7 @@ class BM25F(LeafChannel):
         "text" is a chunk's text. Any other field is a key of its metadata: a string or a list of strings, empty where
         it is missing. `b` is a number for all fields, or a mapping; `options` are those of the constructor.
         """
-        rows = Rows.of(chunk for chunk in chunks if not chunk.is_parent)
+        rows = Rows.searched(chunks)
         weights = FIELDS if fields is None else fields
         bs = dict(b) if isinstance(b, Mapping) else dict.fromkeys(weights, b)
         strange = next((name for name in bs if name not in weights), None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.access_control import Access
-from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.channel import Channel, Rewriter, Stage, check_named
 from voicevault_retrievers.core.protocols import Scorer
 from voicevault_retrievers.core.types import Failure, Ranking
 from voicevault_retrievers.fusion import Method
@@ -35,6 +35,7 @@ def compose(
     For `expansion`, `fusion` and `rerank` see `Expand`, `Fusion` and `Rerank`; the others are options of `Pipeline`.
     Raises ConfigError for other values.
     """
+    check_named(channels)
     preset = replace(
         Preset.plain(channels),
         k=k,

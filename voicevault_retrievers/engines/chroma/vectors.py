@@ -90,7 +90,7 @@ class ChromaVectors:
         An empty collection records the embedder. Raises as `check_embedder` does, and EmbeddingError, naming the chunk,
         where its text has no vector.
         """
-        batch = list(Rows.of(chunk for chunk in chunks if not chunk.is_parent).chunks)
+        batch = list(Rows.searched(chunks).chunks)
         self.check_embedder(embedder)
         known = self.collection.metadata or {}
         # Chroma refuses to change metadata that contains a distance setting, as other programs write it.

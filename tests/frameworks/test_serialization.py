@@ -150,6 +150,7 @@ def test_a_path_of_a_base_is_dumped_as_its_address(tmp_path: Path) -> None:
 
 ADDRESSES = [
     "postgresql://hush@192.0.2.1/db#plant",
+    "postgresql://u:hush***hush@192.0.2.1/db#plant",
     "postgresql://u:hush@192.0.2.1/db?sslpassword=hush#plant",
     "qdrants://:hush@192.0.2.1/plant",
     "elasticsearchs://u:hush@192.0.2.1/plant",

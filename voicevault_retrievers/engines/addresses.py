@@ -69,7 +69,7 @@ def several_bases(
     for one in map(_local, named):
         if is_address(one):
             _scheme(str(one))
-            if MASK in str(one):
+            if MASK in one and one == mask_credentials(one):
                 raise ConfigError(f"{one} was written down without its credentials: give kb_names again, with them")
         elif isinstance(one, str | Path):
             check_name(one if isinstance(one, str) else one.name)

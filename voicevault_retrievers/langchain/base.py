@@ -238,7 +238,7 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     def _documents(self, found: Result | Exception, query: str, config: RunnableConfig) -> list[Document]:
         result = value_of(found)
-        if (degraded := list(result.skipped)) and is_heard(config):  # without a run, as in a batch, it could not be
+        if (degraded := list(result.skipped)) and is_heard(config):  # it needs a run, which batches have not
             dispatch_custom_event(DEGRADED_EVENT, {"degraded": degraded}, config=config)
         documents = self._converted(result)
         for arrange in self._arranging():

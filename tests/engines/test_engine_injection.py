@@ -216,7 +216,6 @@ def test_each_is_found_by_a_filter_on_value_and_key(struck: Struck, form: str) -
         that(near <= set(wanted), f"by vectors under {where!r:.300}: {sorted(near - set(wanted))!r:.300}")
 
 
-@SEARCHED
 @pytest.mark.parametrize("form", FILTERS)
 def test_some_are_found_by_a_filter_alone(struck: Struck, form: str) -> None:
     """Every seventh text with its filter alone, so that no other part of a filter closes what it opens."""
@@ -246,7 +245,7 @@ def test_hostile_ids_delete_nothing_else(struck: Struck) -> None:
         client.delete(where={"v": {"$in": [f"{text} " for text in HOSTILE]}}), 0, "deleted by values that are not here"
     )
     for by_value in (False, True):
-        gone = struck.chunks[:: 21 if by_value else 19]
+        gone = struck.chunks[:: 11 if by_value else 9]
         for chunk in gone:
             deleted = client.delete(where={"v": chunk.metadata["v"]}) if by_value else client.delete([chunk.id])
             equal(deleted, 1, f"deleted by {chunk.metadata['v'] if by_value else chunk.id!r:.80}")

@@ -278,15 +278,15 @@ def test_scores_stay_exact_when_the_mean_length_moves(opened: Opened, tmp_path: 
     engine, other = opened(), opened()
     base = base_of(tmp_path, [])
     rng = np.random.default_rng(3)
-    for round_ in range(4):
+    for round_ in range(6):
         chunks = some(30, seed=round_, longest=(4, 200)[round_ % 2])
         for store in (engine.upsert, base.add):
             store(chunks[: 10 + 4 * round_])
         gone = [f"c{n:04}" for n in rng.choice(30, size=5)]
         assert other.delete(gone) == base.delete(gone)
         late = opened()
-        for query in QUERIES[1::2]:
-            for k in (3, 100):
+        for query in QUERIES:
+            for k in (1, 3, 100):
                 for asked in (engine, other, late):
                     alike(asked.bm25(**EXACT).search(query, k), base.bm25().search(query, k))
 

@@ -60,10 +60,7 @@ class Rows:
     @classmethod
     def of(cls, chunks: Iterable[Chunk]) -> Rows:
         """The rows of chunks given in any order; ConfigError when two have one id, and for what is no Chunk."""
-        given = list(chunks)
-        if wrong := [one for one in given if not isinstance(one, Chunk)]:
-            raise ConfigError(f"expected a Chunk, not a {type(wrong[0]).__name__}: Chunk(id, text)")
-        ordered = sorted(given, key=lambda chunk: chunk.id)
+        ordered = sorted(_checked(chunks), key=lambda chunk: chunk.id)
         for before, after in pairwise(ordered):
             if before.id == after.id:
                 raise ConfigError(f"two chunks have the id {after.id!r}; ids are unique")
@@ -72,7 +69,7 @@ class Rows:
     @classmethod
     def searched(cls, chunks: Iterable[Chunk]) -> Rows:
         """`of` those that are no parents."""
-        return cls.of(one for one in chunks if not (isinstance(one, Chunk) and one.is_parent))
+        return cls.of(chunk for chunk in _checked(chunks) if not chunk.is_parent)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -178,3 +175,10 @@ def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> N
         candidates = candidates[chosen >= border]
         chosen = scores[candidates]
     return candidates[np.lexsort((candidates, -chosen))[:k]]
+
+
+def _checked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        if not isinstance(chunk, Chunk):
+            raise ConfigError(f"expected a Chunk, not a {type(chunk).__name__}: Chunk(id, text)")
+        yield chunk

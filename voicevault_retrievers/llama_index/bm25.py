@@ -21,7 +21,7 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.lexical import BM25, Formula
-from voicevault_retrievers.lexical.analysis import AnyAnalyzer, checked_analyzer
+from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
@@ -214,7 +214,7 @@ def analyzer_of(language: str | None, analyzer: A | None) -> A | Analyzer:
     """The given analyzer, else the language's; ConfigError where both choose the terms."""
     if analyzer is not None and language != "auto":
         raise ConfigError("language and analyzer both say what the terms are: give one of them")
-    return Analyzer(language) if analyzer is None else checked_analyzer(analyzer)
+    return Analyzer(language) if analyzer is None else analyzer
 
 
 def _ref_doc_id(chunk: Chunk) -> str | None:

@@ -254,8 +254,9 @@ def fetch(name: str, backend: Backend = "sentence-transformers") -> Weights:
     kind = _kind(backend)
     if kind is ARRAYS or (kind is GRAPH and (_packed(name, backend) or name.count("/") != 1)):
         return locate(name, backend)
-    for module in () if installed(backend) else BACKENDS[backend]:
-        require(module, extra=backend)
+    if not installed(backend):
+        for module in BACKENDS[backend]:
+            require(module, extra=backend)
     hub = require("huggingface_hub", extra=backend)
     full = HUB.get(canonical(name), name)
     try:

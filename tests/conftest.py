@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.docs.shared_runs import runs
+
 for _profile, _examples in (("tests", 40), ("nightly", 1000)):
     settings.register_profile(
         _profile,
@@ -42,6 +44,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"}
 """What the tests of a folder start."""
+
+
+def pytest_configure() -> None:
+    """Before workers start: what a model's graph gave in one of them, no other computes."""
+    runs()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

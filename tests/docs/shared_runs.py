@@ -23,6 +23,9 @@ import numpy as np
 HIDDEN = ("openvino", "torch", "sentence_transformers", "numba")
 """What the extras that documents name do not bring: models run as they do where only those are installed."""
 
+RUNS = "VOICEVAULT_TEST_RUNS"
+"""The variable with the folder of the runs."""
+
 SLOWER = 1000.0
 """Deadlines are so many times later: what is late on a machine under load is tested elsewhere, on clocks of tests."""
 
@@ -58,8 +61,10 @@ def environment(folder: Path | None = None, hidden: Iterable[str] = HIDDEN, *, c
 
 
 def runs() -> Path:
-    """Where graphs' outputs are, until the tests have ended."""
-    return _passing_folder("runs")
+    """Where graphs' outputs are, until the tests have ended: one place for a process and all that it has started."""
+    if RUNS not in os.environ:
+        os.environ[RUNS] = str(_passing_folder("runs"))
+    return Path(os.environ[RUNS])
 
 
 @cache

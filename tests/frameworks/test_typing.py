@@ -24,7 +24,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What mypy says of the files in tests/typed."""
     for needed in ("mypy", "langchain", "llama_index.core"):
         pytest.importorskip(needed)
-    options = ["--config-file", TYPED / "mypy.ini", "--cache-dir", ROOT / ".mypy_cache" / "typed", "--output", "json"]
+    options = ["--config-file", TYPED / "mypy.ini", "--cache-dir", ROOT / ".mypy_cache", "--output", "json"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *map(str, [*options, *sorted(TYPED.glob("*.py"))])],
         cwd=tmp_path_factory.mktemp("away"), capture_output=True, text=True, check=False,

@@ -19,6 +19,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.docs.shared_runs import runs
+from voicevault_retrievers.documents._reader import _POOL
+from voicevault_retrievers.models.graph_model import GraphModel
 
 for _profile, _examples in (("tests", 40), ("nightly", 1000)):
     settings.register_profile(
@@ -38,9 +40,16 @@ asyncio.run(asyncio.sleep(0))
 if find_spec("numba"):
     import_module("numba")
 
+# Its first import on a machine starts fc-list.
+if find_spec("matplotlib"):
+    import_module("matplotlib.font_manager")
+
 # Tests of Ctrl-C start programs, which would ignore it as well where this process was started in the background.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+STARTING = ("browser", "program", "server", "weights")
+"""The markers that `make test-fast` leaves out."""
 
 SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"}
 """What the tests of a folder start."""
@@ -71,26 +80,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _fast() -> Iterator[None]:
-    """With TESTS_FAST, what has no marker starts no program, server or browser and runs no model."""
-    if "TESTS_FAST" not in os.environ:
-        yield
-        return
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("this test starts a program or runs a model: mark it `program`, `server` or `weights`")
-
-    from voicevault_retrievers.models.graph_model import GraphModel
-
-    if find_spec("matplotlib"):
-        import_module("matplotlib.font_manager")  # the first import on a machine starts fc-list
-
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
+    """Without a marker that says so, a test starts no program, server or browser and runs no model."""
+    if any(map(item.get_closest_marker, STARTING)):
+        return (yield)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "__init__", refuse)
+        patch.setattr(subprocess.Popen, "__init__", _refuse)
         patch.setattr(subprocess.Popen, "__del__", lambda _: None)
-        patch.setattr(GraphModel, "_computed", refuse)
-        yield
+        patch.setattr(GraphModel, "_computed", _refuse)
+        patch.setattr(_POOL, "answer", _refuse)  # of a child process that an earlier test may have started
+        return (yield)
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("this test starts a program or runs a model: mark it `program`, `server` or `weights`")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -205,12 +205,15 @@ async def test_what_is_added_is_filtered_like_the_rest() -> None:
 
 def test_access_counts_only_over_what_is_permitted_after_changes() -> None:
     mine, others = documents()[:3], documents()[3:]
-    retriever = english([*mine, *others], require={"page": {"$lte": 1}})
+    rights = {"page": {"$lte": 1}}
+    retriever = english([*mine, *others], require=rights)
     permitted = [document for document in documents() if document.metadata["page"] <= 1]
     retriever.add([Document("pump pump pump secret", id="secret", metadata={"page": 9})])
-    assert told(retriever) == told(english(permitted))
+    assert told(retriever) == told(english(permitted, require=rights))
     retriever.delete(["seal", "secret", "door"])
-    assert told(retriever) == told(english([document for document in permitted if document.id != "seal"]))
+    assert told(retriever) == told(
+        english([document for document in permitted if document.id != "seal"], require=rights)
+    )
 
 
 # On disk

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from voicevault_retrievers.core.blocking import Blocked
-from voicevault_retrievers.core.filters import NOTHING, Filter, compile_filter
-from voicevault_retrievers.core.types import Failure, Query, Ranking
+from voicevault_retrievers.core.filters import NOTHING, Filter, compile_filter, scope
+from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import AccessError, FilterNotSupportedError
 
 Access: TypeAlias = Literal["optional", "mandatory"]
@@ -32,6 +32,25 @@ def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
     if len(hits) == len(ranking):
         return ranking
     return replace(ranking, hits=hits).failing(withheld())
+
+
+def found_under(ranking: Ranking, require: Filter | None) -> Ranking:
+    """The hits that access rights permit, each with these rights: see `Hit.require`."""
+    ranking = permitted(ranking, require)
+    if require is None:
+        return ranking
+    return replace(ranking, hits=tuple(under(hit, require) for hit in ranking))
+
+
+def under(hit: Hit, require: Filter | None) -> Hit:
+    """The hit with further access rights under which it was found."""
+    return hit if require is None else replace(hit, require=scope(hit.require, require))
+
+
+def adding(query: Query, ranking: Ranking) -> Query:
+    """The query with the access rights for what a stage adds to a ranking: its own, and those of the hits."""
+    rights = [hit.require for hit in ranking if hit.require is not None]
+    return replace(query, require=scope(query.require, *rights)) if rights else query
 
 
 def unblocked(ranking: Ranking, blocked: Blocked | None) -> Ranking:

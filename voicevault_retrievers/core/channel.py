@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import whole
-from voicevault_retrievers.core.access_control import permitted, unblocked
+from voicevault_retrievers.core.access_control import adding, permitted, unblocked, withheld
 from voicevault_retrievers.core.component import Component
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
@@ -214,17 +214,22 @@ class Stage(Component):
 
     def _refined(self, query: Query, ranking: Ranking) -> Ranking:
         with self._guarded():
-            return self._checked(query, self.refine(query, ranking))
+            return self._checked(query, ranking, self.refine(query, ranking))
 
     async def _arefined(self, query: Query, ranking: Ranking) -> Ranking:
         arefine: Any = self.arefine
         with self._guarded():
-            return self._checked(query, await arefine(query, ranking))
+            return self._checked(query, ranking, await arefine(query, ranking))
 
-    def _checked(self, query: Query, given: Any) -> Ranking:
+    def _checked(self, query: Query, before: Ranking, given: Any) -> Ranking:
         """The stage's result, without hits that access rights do not permit: no later stage and no trace sees them."""
         if not isinstance(given, Ranking):
             raise TypeError(f"{self.name} gave a {type(given).__name__}, not a Ranking")
+        if new := set(given.ids).difference(before.ids):
+            added = Ranking(tuple(hit for hit in given if hit.id in new), arranged=True)
+            lost = new.difference(permitted(added, adding(query, before).require).ids)
+            if lost:
+                given = replace(given, hits=tuple(hit for hit in given if hit.id not in lost)).failing(withheld())
         return unblocked(permitted(given, query.require), query.blocked)
 
 

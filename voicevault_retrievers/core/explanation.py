@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, get_args
 
 from voicevault_retrievers._support.characters import without_controls
+from voicevault_retrievers.core.filters import NOTHING, Filter, scope
 from voicevault_retrievers.core.pages import shown_page
 from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
+from voicevault_retrievers.errors import ConfigError
 
 
 def provenance(hit: Hit) -> dict[str, Any]:
@@ -135,9 +138,26 @@ def wordings(result: Result) -> list[dict[str, Any]]:
 
 
 def of_search(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> dict[str, Any]:
-    """`provenance` with `degraded`, what the search skipped, and `wordings`, what channels were asked for."""
-    told = provenance(hit)
+    """`provenance` with `degraded`, what the search skipped, and `wordings`, what channels were asked for.
+
+    `require` are the access rights of the search, so that whatever adds a text beside the hit applies them too.
+    """
+    told = provenance(hit) if hit.require is None else provenance(hit) | {"require": copy.deepcopy(hit.require)}
     return told | {key: list(said) for key, said in (("degraded", degraded), ("wordings", wordings)) if said}
+
+
+def rights_in(told: Mapping[str, Any]) -> Filter | None:
+    """The `require` of provenance; what is no filter permits nothing."""
+    given = told.get("require")
+    try:
+        return None if given is None else scope(given)
+    except ConfigError:
+        return NOTHING
+
+
+def degraded_in(told: Mapping[str, Any]) -> tuple[str, ...]:
+    """The `degraded` of provenance."""
+    return _texts(told.get("degraded"))
 
 
 def reworded(result: Result) -> list[str]:

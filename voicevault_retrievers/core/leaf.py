@@ -19,7 +19,7 @@ from voicevault_retrievers.core.blocking import Blocked
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, off_loop
 from voicevault_retrievers.core.execution.steps import Steps, arun, run
-from voicevault_retrievers.core.filters import compile_filter
+from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.types import (
     ChannelKind,
@@ -38,7 +38,8 @@ from voicevault_retrievers.core.types import (
 class Match(NamedTuple):
     """A match of a leaf channel: a chunk, its score (higher is better, None for rank only), and the matched words.
 
-    `via` is the path that led to the match, `header_terms` the matched words in the chunk's header: see `Vote`.
+    `via` is the path that led to the match, `header_terms` the matched words in the chunk's header: see `Vote`. Where a
+    search of this package found it for another component, `require` are its access rights, `degraded` what it skipped.
     """
 
     chunk: Chunk
@@ -46,6 +47,8 @@ class Match(NamedTuple):
     terms: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
     header_terms: tuple[str, ...] = ()
+    require: Filter | None = None
+    degraded: tuple[str, ...] = ()
 
 
 def in_given_order(matches: Iterable[Match]) -> list[Match]:
@@ -271,7 +274,7 @@ class LeafChannel(Channel):
                 via=match.via,
                 header_terms=match.header_terms,
             )
-            return Hit(match.chunk, score, (vote,))
+            return Hit(match.chunk, score, (vote,), require=match.require)
 
         return Listing(ids, scores, hit)
 
@@ -288,6 +291,12 @@ def _columns(matches: Sequence[Match]) -> tuple[Sequence[str], list[float] | Non
 def _plain(matches: Sequence[Match]) -> Sequence[Match]:
     """The matches without what else their listing may hold."""
     return matches.at(range(len(matches))) if isinstance(matches, Listing) else matches
+
+
+def degraded_below(name: str, found: Sequence[Sequence[Match]]) -> list[Failure]:
+    """A failure for each thing that a search below skipped."""
+    said = dict.fromkeys(text for matches in found for match in matches for text in match.degraded)
+    return [Failure(name, "Degraded", text) for text in said]
 
 
 class _Permitted(list[Sequence[Match]]):

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers._support.frozen import FrozenDict
 from voicevault_retrievers.core.failures import Failure as Failure
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.queries import ANY_EMBEDDER, Query, Route, Variant, Vector, as_query
 from voicevault_retrievers.core.scan import KnownScores, Scan
@@ -38,7 +39,7 @@ __all__ = [
     "in_order",
     "is_named",
     "ranked",
-]  # fmt: skip
+]
 
 ChannelKind: TypeAlias = Literal["keyword", "semantic", "graph", "question", "hybrid"]
 
@@ -138,7 +139,7 @@ class Hit:
     the text that a model reads in place of the chunk's text. `granted_by` is the metadata for checks of access rights,
     where a stage has changed the chunk's metadata; else None. `over_budget` says that the chunk's own text does not fit
     into a budget: a model reads the beginning of it, kept in `context`, or nothing. `passages` are the best hits of the
-    hit's group, itself first, where a search groups (`group_by`).
+    hit's group, itself first, where a search groups. `require` are the access rights that bind what stages add to it.
     """
 
     chunk: Chunk
@@ -148,6 +149,7 @@ class Hit:
     granted_by: Mapping[str, Any] | None = None
     over_budget: bool = False
     passages: tuple[Hit, ...] = ()
+    require: Filter | None = field(default=None, compare=False, repr=False)
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from voicevault_retrievers.core.channel import MAX_DEPTH
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import Call, Plan, converting
 from voicevault_retrievers.core.filters import Filter, both
-from voicevault_retrievers.core.leaf import LeafChannel, Match, in_given_order
+from voicevault_retrievers.core.leaf import LeafChannel, Match, degraded_below, in_given_order
 from voicevault_retrievers.core.types import Failure, Query, Ranking, Variant
 from voicevault_retrievers.engines.filters import nothing_passes
 
@@ -119,7 +119,7 @@ class Foreign(LeafChannel, Generic[A, N, E]):
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         failures = (matches.failure for matches in found if isinstance(matches, _Matches))
-        return [failure for failure in failures if failure is not None]
+        return [*degraded_below(self.name, found), *(failure for failure in failures if failure is not None)]
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         call = super()._call(query, wordings, k)

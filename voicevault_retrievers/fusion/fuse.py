@@ -14,6 +14,7 @@ from voicevault_retrievers._support.checks import number, weights_or_none, whole
 from voicevault_retrievers._support.foreign_options import meant, refused
 from voicevault_retrievers.core.channel import Channel, check_named
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
+from voicevault_retrievers.core.filters import scope
 from voicevault_retrievers.core.rows import best_by_id
 from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Ranking, Scan, Vote, check_scores
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -183,7 +184,8 @@ class Fused(Channel):
         fused: list[Hit] = []
         for at, total in enumerate(totals[best].tolist()):
             hit, said = _merged(held[at]), (*votes[at], *others[at])
-            fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget))
+            rights = scope(*(one.require for one in held[at].values()))
+            fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=rights))
         return tuple(fused)
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:

@@ -23,7 +23,8 @@ from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.execution.plan import Call, Plan, in_thread
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.explanation import degraded_in, rights_in
+from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import (
     PARENT_TYPE,
@@ -39,7 +40,8 @@ from voicevault_retrievers.core.types import (
 from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.langchain.base import PipelineRetriever
-from voicevault_retrievers.langchain.convert import chunk_of, kept_document
+from voicevault_retrievers.langchain.convert import chunk_of, kept_document, told_of
+from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, bound_of
 from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified, kinds_of, pushed
 
@@ -56,6 +58,9 @@ class _Documents(Foreign[str, Mapping[str, Any], _Given]):
     not awaited: LangChain's default would run the sync search in asyncio's threads, which are joined at exit.
     """
 
+    require: Filter | None = None
+    """The access rights of what is searched, where it is known to have some."""
+
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None, id_key: str | None) -> None:
         super().__init__(name, kind, timeout=timeout)
         self.id_key = id_key
@@ -66,10 +71,13 @@ class _Documents(Foreign[str, Mapping[str, Any], _Given]):
     def _kept(self, found: Sequence[_Given], where: Filter | None, k: int) -> Sequence[Match]:
         passes = compile_filter(where)
         passing = (entry for entry in found if not where or passes(entry[0].metadata))
-        return [
-            Match(chunk_of(identified(document, self.id_key)), None if score is None else float(score))
-            for document, score in islice(passing, k)
-        ]
+        return [self._match(*entry) for entry in islice(passing, k)]
+
+    def _match(self, document: Document, score: float | None) -> Match:
+        chunk, told = chunk_of(identified(document, self.id_key)), told_of(document)
+        require = scope(self.require, rights_in(told))
+        score = None if score is None else float(score)
+        return Match(chunk, score, require=require, degraded=degraded_in(told))
 
 
 class RetrieverChannel(_Documents):
@@ -102,14 +110,18 @@ class RetrieverChannel(_Documents):
         store = retriever.vectorstore if isinstance(retriever, VectorStoreRetriever) else None
         super().__init__(name, kind, timeout=timeout, id_key=id_key or id_key_of(store))
         self.retriever = retriever
+        if isinstance(retriever, VectorStoreRetriever):
+            self.require = _rights(retriever.vectorstore, retriever.search_kwargs)
         self.awaits = _awaits(bound_of(retriever))
         self._takes_k = asks_for_k(retriever)
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        return _unscored(self.retriever.invoke(asked, self._config(), **self._options(k), **narrowed))
+        with below(self._config()) as config:
+            return _unscored(self.retriever.invoke(asked, config, **self._options(k), **narrowed))
 
     async def _asearch(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
-        return _unscored(await self.retriever.ainvoke(asked, self._config(), **self._options(k), **narrowed))
+        with below(self._config()) as config:
+            return _unscored(await self.retriever.ainvoke(asked, config, **self._options(k), **narrowed))
 
     def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
         part = self.retriever
@@ -173,6 +185,7 @@ class VectorStoreChannel(_Documents):
         super().__init__(name, "semantic", timeout=timeout, id_key=id_key or id_key_of(store))
         self.store = store
         self.search_kwargs = dict(search_kwargs or {})
+        self.require = _rights(store, self.search_kwargs)
         self.reach = self.search_kwargs.pop("k", None)
         self._rows: LRUCache[str, Vector] = LRUCache(KEPT)
         self._questions: LRUCache[str, Vector] = LRUCache(KEPT_QUESTIONS, for_queries=True)
@@ -336,6 +349,12 @@ def _scores(store: VectorStore) -> bool:
 def _has_similarities(store: VectorStore) -> bool:
     """Whether a store's scores are known to be higher for the better: InMemoryVectorStore defines no relevance."""
     return type(store) is InMemoryVectorStore or "voicevault_retrievers.HybridStore" in kinds_of(store)
+
+
+def _rights(store: VectorStore, search_kwargs: Mapping[str, Any]) -> Filter | None:
+    """The access rights of a store of this package, and of a search of it."""
+    is_own = "voicevault_retrievers.HybridStore" in kinds_of(store)
+    return scope(getattr(store, "require", None), search_kwargs.get("require")) if is_own else None
 
 
 def _has_relevance(store: VectorStore) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
-from voicevault_retrievers.core.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.explanation import finite, of_search, rights_in, votes_of
 from voicevault_retrievers.core.queries import turns_from
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
@@ -81,7 +81,8 @@ def hit_of(document: Document, chunk_id: str | None = None, text_of: TextOf = No
     over = told.get("over_budget") is True
     read = isinstance(told.get("text"), str) and (document.page_content or not over)
     context = document.page_content if read else None
-    return Hit(chunk, finite(document.metadata.get(SCORE)), votes_of(told), context, over_budget=over)
+    score, require = finite(document.metadata.get(SCORE)), rights_in(told)
+    return Hit(chunk, score, votes_of(told), context, over_budget=over, require=require)
 
 
 def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> Document:
@@ -147,6 +148,8 @@ def _with(document: Document, metadata: Mapping[str, Any]) -> Document:
 def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
     for key, value in told.items():
         name = prefix if key in ("channels", "also_scored") else f"{prefix}_{key}"
+        if key == "require":
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, name)
         elif isinstance(value, str | int | float):

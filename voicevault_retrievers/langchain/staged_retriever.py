@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import Annotated, Any
 
 from langchain_core.documents import Document
@@ -13,7 +12,6 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import InstanceOf
 
 from voicevault_retrievers.core.channel import MAX_DEPTH
-from voicevault_retrievers.core.filters import scope
 from voicevault_retrievers.core.types import Query, Result
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import DEFAULT_K, PipelineRetriever
@@ -54,12 +52,6 @@ class StagedRetriever(PipelineRetriever):
         if k is None or isinstance(part, PipelineRetriever) or asks_for_k(part) or not takes_k(bound_of(part)):
             return self
         return self.model_copy(update={"retriever": part.bind(k=k)})
-
-    def _asked(self, query: str | Query, *narrowing: Any) -> Query:
-        asked, inner = super()._asked(query, *narrowing), bound_of(self.retriever)
-        if not isinstance(inner, PipelineRetriever):
-            return asked
-        return replace(asked, require=scope(asked.require, inner.require))
 
     def _unstaged(self) -> Pipeline:
         return Pipeline(as_channel(self.retriever), timeout=self.timeout, on_error=self.on_error)

@@ -75,7 +75,7 @@ class HybridStore(VectorStore):
 
     `require` is the access rights of everything that reads, which a call may narrow and never widens; changes reach all
     documents. `metadata["voicevault"]` says how a document was found, and `metadata["relevance_score"]` is its score;
-    with `provenance=False` documents come back as they were added.
+    with `provenance=False` documents come back as they were added, and tell a compressor around the store no rights.
     """
 
     @checks_options

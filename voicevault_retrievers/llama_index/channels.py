@@ -20,12 +20,12 @@ from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides
 from voicevault_retrievers.core.execution.plan import Plan, converting, in_thread
-from voicevault_retrievers.core.leaf import LeafChannel, Match, in_given_order
-from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Query, Ranking, Variant
+from voicevault_retrievers.core.leaf import LeafChannel, Match, degraded_below, in_given_order
+from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Failure, Query, Ranking, Variant
 from voicevault_retrievers.engines.foreign import filter_of
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
-from voicevault_retrievers.llama_index.convert import chunk_of
+from voicevault_retrievers.llama_index.convert import match_of
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder
 from voicevault_retrievers.llama_index.store_channels import VectorStoreChannel, awaits, brought, turns
 
@@ -86,6 +86,9 @@ class RetrieverChannel(LeafChannel):
 
     def _retriever(self, k: int) -> BaseRetriever:
         return self.part.as_retriever(similarity_top_k=k) if isinstance(self.part, BaseIndex) else self.part
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        return degraded_below(self.name, found)
 
     def _bundles(self, query: Query, wordings: Sequence[Variant]) -> list[QueryBundle | None]:
         """A new bundle for each wording; None for a wording with nothing to search for."""
@@ -182,4 +185,4 @@ def _kind(part: object) -> ChannelKind:
 
 
 def _matches(nodes: Sequence[NodeWithScore]) -> list[Match]:
-    return in_given_order(Match(chunk_of(node.node), node.score) for node in nodes)
+    return in_given_order(map(match_of, nodes))

@@ -32,7 +32,8 @@ from llama_index.core.schema import (
 
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel
-from voicevault_retrievers.core.explanation import finite, of_search, votes_of
+from voicevault_retrievers.core.explanation import degraded_in, finite, of_search, rights_in, votes_of
+from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Hit, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError
 
@@ -305,7 +306,14 @@ def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
         text=found if isinstance(found, str) else chunk.text,
         kb=kb if isinstance(kb, str) else "",
     )
-    return Hit(chunk, finite(node_with_score.score), votes_of(told), context, over_budget=over)
+    score, require = finite(node_with_score.score), rights_in(told)
+    return Hit(chunk, score, votes_of(told), context, over_budget=over, require=require)
+
+
+def match_of(found: NodeWithScore) -> Match:
+    """A node that a retriever found as a match, with what its provenance says of the search behind it."""
+    told = provenance(found) or {}
+    return Match(chunk_of(found.node), found.score, require=rights_in(told), degraded=degraded_in(told))
 
 
 def _marked(node: BaseNode, told: Mapping[str, Any] | None) -> BaseNode:

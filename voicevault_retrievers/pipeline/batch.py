@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers.core import telemetry
-from voicevault_retrievers.core.access_control import permitted
+from voicevault_retrievers.core.access_control import found_under
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute, aexecute_all, execute_all
 from voicevault_retrievers.core.execution.plan import Plan, Span, aoutcome_of, in_thread, outcome_of, value_of
@@ -136,7 +136,7 @@ def _read(found: Iterable[Any]) -> list[Any]:
 
     def read(one: Any) -> tuple[Query, Ranking]:
         query, ranking = value_of(one)
-        return query, permitted(ranking.read(), query.require)
+        return query, found_under(ranking.read(), query.require)
 
     return [outcome_of(partial(read, one)) for one in found]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from voicevault_retrievers.core.access_control import Access, admitted, permitted
+from voicevault_retrievers.core.access_control import Access, admitted, found_under
 from voicevault_retrievers.core.channel import Channel, Over, Through
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.filters import Filter, both, scope
@@ -33,7 +33,7 @@ class Narrowed(Through, Over):
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         asked = self.asked(query)
         ranking = yield from self.below.plan(asked, k)
-        return permitted(ranking, asked.require).failing(*self.notes)
+        return found_under(ranking, asked.require).failing(*self.notes)
 
     def asked(self, query: Query) -> Query:
         where, require = both(self.where, query.where), scope(self.require, query.require)

@@ -13,7 +13,7 @@ from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core import telemetry
-from voicevault_retrievers.core.access_control import Access, admitted, empty_rights, permitted, unblocked
+from voicevault_retrievers.core.access_control import Access, admitted, empty_rights, found_under, unblocked
 from voicevault_retrievers.core.channel import Channel, Stage, check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import (
@@ -134,7 +134,7 @@ class Pipeline(Batched):
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
                 ranking = self.searched.search(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-                ranking = permitted(ranking, asked.require)
+                ranking = found_under(ranking, asked.require)
                 note(ranking)
             return self._answered(self._result(asked, ranking, spans))
 
@@ -151,7 +151,7 @@ class Pipeline(Batched):
         with permitting(asked.require):
             with telemetry.search(asked.text, k) as note:
                 ranking = await self.searched.asearch(asked, k, timeout=self.timeout, spans=spans, observe=observe)
-                ranking = permitted(ranking, asked.require)
+                ranking = found_under(ranking, asked.require)
                 note(ranking)
             return await self._aanswered(self._result(asked, ranking, spans))
 
@@ -271,12 +271,12 @@ class Pipeline(Batched):
     def _bare(self, asked: Query, top_k: int) -> Ranking:
         asked, failures = self._unblocked(asked)
         found = hybrid_search(self.channel, asked, top_k, timeout=self.timeout)
-        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
+        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     async def _abare(self, asked: Query, top_k: int) -> Ranking:
         asked, failures = await aexecute(off_loop("curation", partial(self._unblocked, asked)))
         found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
-        return permitted(unblocked(found, asked.blocked), asked.require).failing(*failures)
+        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     async def _agraph(self, query: Query) -> tuple[GraphChannel, Query] | None:
         return await aexecute(off_loop("curation", partial(graph_of, self.curated, query)))

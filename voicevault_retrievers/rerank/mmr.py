@@ -97,4 +97,4 @@ def _greedy(gains: NDArray[np.float64], costs: NDArray[np.float64]) -> Iterator[
 def _voted(hit: Hit, vote: Vote) -> Hit:
     """The hit with a vote and the vote's score, built directly, as this runs for many hits."""
     votes = (*(own for own in hit.votes if own.stage != vote.stage), vote)
-    return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by, hit.over_budget)
+    return Hit(hit.chunk, vote.score, votes, hit.context, hit.granted_by, hit.over_budget, require=hit.require)

@@ -15,6 +15,7 @@ from voicevault_retrievers.pipeline.presets import load_preset
 from voicevault_retrievers.store import KnowledgeBase, manifest
 
 
+@pytest.mark.program
 def test_a_base_that_another_version_made_is_repaired_and_said_to_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

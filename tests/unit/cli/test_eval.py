@@ -72,6 +72,7 @@ def test_presets_are_compared_as_they_are(run: Run) -> None:
     assert "names of their own" in run("--queries", "q.jsonl", "--preset", "capped.yaml", code=2).output
 
 
+@pytest.mark.program
 def test_the_sample_documents_have_questions(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     base = KnowledgeBase.create("sample", root=tmp_path)
     base.add(read([shipped("sample") / "documents"]).chunks)

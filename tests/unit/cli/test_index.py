@@ -24,6 +24,8 @@ from voicevault_retrievers.store import KnowledgeBase, indexing
 from voicevault_retrievers.store.lock import Lock
 from voicevault_retrievers.text import Analyzer
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 
 class Interrupted(Counting):
     """Ctrl-C comes when it is asked for texts beyond `patience`."""

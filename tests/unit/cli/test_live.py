@@ -148,6 +148,7 @@ def test_who_is_shown_what(tmp_path: Path) -> None:
     assert told(force_terminal=True, _environ={"TERM": "dumb"}) == (Lines, "")
 
 
+@pytest.mark.program
 def test_an_observer_is_told_of_files_chunks_and_what_was_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from tests.unit.cli.parts import ran
 from voicevault_retrievers.cli import index
 from voicevault_retrievers.store import KnowledgeBase
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 Turn = Callable[[], object]
 
 REPOSITORY = Path(__file__).parents[3]

@@ -159,6 +159,7 @@ def test_names_of_parts_are_bounded(read: Read) -> None:
     assert points["channel", "other"] == (50, 50.0)
 
 
+@pytest.mark.program
 def test_what_an_ingest_does_is_counted(read: Read, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()

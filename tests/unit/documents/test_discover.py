@@ -29,6 +29,7 @@ def told(skipped: list[Skipped]) -> dict[str, str]:
     return {one.source_file: one.why for one in skipped}
 
 
+@pytest.mark.program
 def test_every_file_is_found_or_told_with_a_reason(tmp_path: Path) -> None:
     root = tree(tmp_path / "root", "a.txt", "sub/b.md", "c.png", "LICENSE", ".hidden.txt", ".git/config", "build/x.txt")
     tree(root, ".gitignore", text="build/\n")
@@ -73,6 +74,7 @@ def test_a_known_name_of_a_file_comes_before_others(tmp_path: Path) -> None:
     assert told(skipped) == {"a.txt": "second name"}
 
 
+@pytest.mark.program
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pipes in folders there")
 def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")

@@ -24,6 +24,8 @@ from voicevault_retrievers.documents._load import LOADERS, MAX_FILE_BYTES
 from voicevault_retrievers.documents._pdf import MAX_PAGES
 from voicevault_retrievers.errors import ConfigError, DocumentError, MissingExtraError
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 
 def pdf(path: Path, *pages: str, outline: dict[int, str] | None = None) -> Path:
     """A PDF with these pages; `outline` maps page numbers to titles."""

@@ -9,6 +9,8 @@ import pytest
 from voicevault_retrievers.documents import Note, load, read
 from voicevault_retrievers.errors import DocumentError
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 GERMAN = "Grüße aus Köln: die Größe zählt nicht. Über Käse lässt sich streiten, Äpfel kosten viel."
 FRENCH = "L'été dernier, à la plage, nous avons mangé des crêpes près de l'hôtel où le garçon était né."
 JAPANESE = "ポンプは緑のキーでリセットします。バルブは4バールで開きます。東京の工場で使用されています。"

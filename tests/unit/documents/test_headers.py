@@ -12,6 +12,8 @@ from tests.unit.documents.test_documents import pdf
 from voicevault_retrievers.documents import load, read
 from voicevault_retrievers.documents._split import split
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 MANUAL = """# Zephyr X900
 
 ## Set-up

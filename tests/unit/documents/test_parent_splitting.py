@@ -173,6 +173,7 @@ def test_the_longest_beginning_that_fits(room: int, expected: str) -> None:
     assert beginning("One two. Three 4.5 five.", lambda part: len(part) <= room) == expected
 
 
+@pytest.mark.program
 def test_files_are_read_with_parents_where_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(f"# One\n{text(0, 60)}\n\n# Two\n{text(60, 60)}")
     (tmp_path / "b.md").write_text("short")

@@ -35,6 +35,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.program
 @settings(examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LINES, min_size=1, max_size=4), PATHS, st.booleans())
 def test_they_name_what_git_ignores(repository: Path, lines: list[str], path: str, folder: bool) -> None:

@@ -17,6 +17,8 @@ from voicevault_retrievers.documents import Document, Part, _tables, load, recip
 from voicevault_retrievers.documents._records import MAX_RECORDS
 from voicevault_retrievers.errors import DocumentError
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 
 def written(path: Path, content: str | bytes) -> Path:
     path.write_bytes(content.encode() if isinstance(content, str) else content)

@@ -50,6 +50,7 @@ def test_keywords_are_telling_and_of_one_chunk_alone() -> None:
     assert [question.text for question in rule_questions(chunks, 9) if "3" in question.grades] == ["valve gasket rotor"]
 
 
+@pytest.mark.program
 def test_equal_chunks_and_seeds_give_equal_questions_whatever_their_order(tmp_path: Path) -> None:
     chunks = read([shipped("sample") / "documents"]).chunks
     made = rule_questions(chunks, 30)

@@ -14,6 +14,8 @@ from tests.helpers import module_at
 from voicevault_retrievers.documents import load
 from voicevault_retrievers.evaluation import load_qrels
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 pypdf = pytest.importorskip("pypdf")
 pytest.importorskip("bs4")
 pytest.importorskip("markdown_it")

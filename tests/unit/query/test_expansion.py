@@ -64,6 +64,7 @@ def sample() -> BM25:
     return BM25.from_chunks(read([shipped("sample") / "documents"]).chunks)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize(
     "question",
     [

@@ -102,6 +102,7 @@ def test_what_has_changed_at_the_source_is_seen(tmp_path: Path) -> None:
         assert index.base.ids() == sorted(chunk.id for chunk in chunks)
 
 
+@pytest.mark.program
 def test_an_index_of_files_follows_them(tmp_path: Path) -> None:
     docs, other = tmp_path / "docs", tmp_path / "other"
     for folder in (docs, other):

@@ -11,6 +11,8 @@ import pytest
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.store import KnowledgeBase, Source, indexing, sources, update
 
+pytestmark = pytest.mark.program  # a child process reads files
+
 
 @pytest.fixture
 def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -217,6 +217,7 @@ def test_what_changes_while_the_model_is_asked_stays_as_it_is(base: KnowledgeBas
     assert base.get(["a"])["a"].metadata["team"] == "red"
 
 
+@pytest.mark.program
 def test_chunks_of_a_changed_file_are_asked_anew_and_no_others(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()

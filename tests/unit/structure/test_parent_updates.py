@@ -21,6 +21,7 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.program
 def test_files_are_read_with_parents_and_read_again_without(tmp_path: Path, folder: Path) -> None:
     kb = KnowledgeBase.create("kb", root=tmp_path)
     assert update(kb, folder, parents=8000).read == 1

@@ -1,0 +1,114 @@
+"""LlamaIndex: access rights, and what a search skipped, go with the nodes through any part of LlamaIndex between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llama_index.core")
+
+from llama_index.core import MockEmbedding
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.indices.query.query_transform.base import IdentityQueryTransform
+from llama_index.core.llms import MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from voicevault_retrievers.core.channel import Stage
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
+from voicevault_retrievers.llama_index import (
+    BM25Retriever,
+    CitedQueryEngine,
+    HybridRetriever,
+    ParentExpansionPostprocessor,
+    provenance,
+)
+
+RIGHTS = {"acl": "a"}
+TEXT, SECRET = "The pump hums.", "SECRET manual of the pump"
+MODEL = MockEmbedding(embed_dim=8)
+
+
+def child() -> TextNode:
+    above = {NodeRelationship.PARENT: RelatedNodeInfo(node_id="P")}
+    return TextNode(id_="c", text=TEXT, metadata=RIGHTS, relationships=above)
+
+
+def expander() -> ParentExpansionPostprocessor:
+    return ParentExpansionPostprocessor({"P": TextNode(id_="P", text=SECRET, metadata={"acl": "b"})})
+
+
+def retriever() -> HybridRetriever:
+    return HybridRetriever.from_nodes([child()], embed_model=MODEL, require=RIGHTS)
+
+
+def fused(*retrievers: BaseRetriever) -> QueryFusionRetriever:
+    return QueryFusionRetriever(list(retrievers), llm=MockLLM(), num_queries=1)
+
+
+PARTS: dict[str, Callable[[], BaseRetriever]] = {
+    "of its own": retriever,
+    "transformed": lambda: TransformRetriever(retriever(), IdentityQueryTransform()),
+    "fused": lambda: fused(retriever(), BM25Retriever.from_nodes([child()], require=RIGHTS)),
+    "a channel": lambda: HybridRetriever(channels={"x": retriever()}),
+    "channels": lambda: HybridRetriever(
+        channels={"x": retriever(), "y": BM25Retriever.from_nodes([child()], require=RIGHTS)}
+    ),
+    "a wrapped channel": lambda: HybridRetriever(
+        channels={"x": TransformRetriever(retriever(), IdentityQueryTransform())}
+    ),
+}
+
+
+class Adding(Stage):
+    """Adds what it holds, whoever asks."""
+
+    name = "adding"
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        added = Hit(Chunk("s", SECRET, None, {"acl": "b"}))
+        return Ranking((*ranking.hits, added), ranking.errors, arranged=True)
+
+
+@pytest.mark.parametrize("stage", [expander, Adding])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_stage_adds_nothing_that_the_rights_of_the_search_behind_it_do_not_permit(
+    part: str, stage: Callable[[], Any]
+) -> None:
+    found_by = PARTS[part]()
+    own = found_by if isinstance(found_by, HybridRetriever) else HybridRetriever(channels={"x": found_by})
+    staged: Any = own >> stage()
+    for found in (staged.retrieve("pump"), asyncio.run(staged.aretrieve("pump"))):
+        assert [node.node.get_content() for node in found] == [TEXT]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nor_does_a_postprocessor_of_an_engine(part: str) -> None:
+    made: list[Any] = [CitedQueryEngine, RetrieverQueryEngine.from_args]
+    for make in made:
+        engine = make(PARTS[part](), llm=MockLLM(), node_postprocessors=[expander()])
+        for answer in (engine.query("pump"), asyncio.run(engine.aquery("pump"))):
+            assert [node.node.get_content() for node in answer.source_nodes] == [TEXT]
+
+
+def test_what_a_search_skipped_is_told_behind_any_part() -> None:
+    class Down(MockEmbedding):
+        def _get_query_embedding(self, query: str) -> list[float]:
+            raise ConnectionError
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            raise ConnectionError
+
+    own = HybridRetriever.from_nodes([child()], embed_model=Down(embed_dim=8))
+    wrapped = TransformRetriever(own, IdentityQueryTransform())
+    (plain,) = (provenance(node) for node in own.retrieve("pump"))
+    for each in (wrapped >> expander(), fused(own) >> expander(), HybridRetriever(channels={"x": wrapped})):
+        found: list[NodeWithScore] = each.retrieve("pump")
+        (told,) = map(provenance, found)
+        assert told is not None
+        assert plain is not None
+        assert told["degraded"][0].endswith(plain["degraded"][0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
@@ -72,12 +73,26 @@ def merged(parts: Sequence[Listing[T]], k: int) -> Listing[T]:
     """The k best items of several scored listings: score falling, then id rising. No two listings share an id."""
     if len(parts) == 1:
         return parts[0][:k]
+    least = kth_highest([part.scores for part in parts if part.scores is not None], k)
     found = [
         (-score, chunk_id, number, at)
         for number, part in enumerate(parts)
         if part.scores is not None
         for at, (chunk_id, score) in enumerate(zip(part.ids, part.scores.tolist(), strict=True))
+        if score >= least
     ]
     best = sorted(found)[:k]
     scores = -np.array([one[0] for one in best], dtype=np.float64)
     return Listing([one[1] for one in best], scores, lambda at: parts[best[at][2]][best[at][3]])
+
+
+def kth_highest(columns: Sequence[NDArray[np.floating]], k: int) -> float:
+    """The k-th highest score of several columns together; -inf where they have fewer than k, inf where k is 0."""
+    if k <= 0:
+        return math.inf
+    count = sum(map(len, columns))
+    if count < k:
+        return -math.inf
+    scores = np.concatenate(columns)
+    scores.partition(count - k)
+    return float(scores[count - k])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.columns import Columns
 from voicevault_retrievers.core.filters import Filter, canonical, parse
+from voicevault_retrievers.core.listing import kth_highest
 from voicevault_retrievers.core.selection import Mask as Mask
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
@@ -160,8 +160,7 @@ def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
 
 def best_by_id(ids: Sequence[str], scores: NDArray[np.float64], k: int, *, positive: bool = False) -> list[int]:
     """The positions of the k highest scores, best first, ties by ascending id; `positive` drops scores of 0 or less."""
-    border = np.partition(scores, len(scores) - k)[len(scores) - k] if 0 < k < len(scores) else -math.inf
-    near = np.flatnonzero((scores >= border) & ((scores > 0) | (not positive))).tolist()
+    near = np.flatnonzero((scores >= kth_highest([scores], k)) & ((scores > 0) | (not positive))).tolist()
     return [at for _, _, at in sorted(zip((-scores[near]).tolist(), [ids[at] for at in near], near, strict=True))[:k]]
 
 
@@ -171,8 +170,7 @@ def best(scores: NDArray[np.float64], candidates: NDArray[np.intp], k: int) -> N
         return candidates[:0]
     chosen = scores[candidates]
     if len(candidates) > k:
-        border = np.partition(chosen, len(chosen) - k)[len(chosen) - k]
-        candidates = candidates[chosen >= border]
+        candidates = candidates[chosen >= kth_highest([chosen], k)]
         chosen = scores[candidates]
     return candidates[np.lexsort((candidates, -chosen))[:k]]
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.baton import BATON, PATIENCE
 from voicevault_retrievers.core.filters import Filter, both
-from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.listing import Listing, kth_highest, merged
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows, best, located, spaced
 from voicevault_retrievers.core.selection import Ordinals, Selection
@@ -22,6 +22,7 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.core.vectors import embedded, unit_rows
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
+from voicevault_retrievers.dense.rescoring import Bounds
 from voicevault_retrievers.errors import ConfigError
 
 MOST = 16
@@ -113,27 +114,21 @@ class VectorPart:
 
     def nearest_each(self, vectors: Sequence[Vector], k: int, selection: Selection | None) -> list[Listing[Found]]:
         """For each vector at most k chunks of a selection (None for all), by falling cosine, ties by ascending id."""
-        ordinals = None if selection is None else selection.ordinals
-        return [
-            self._best(vector, candidates, k)
-            for vector, candidates in zip(vectors, self._candidates(vectors, k, ordinals), strict=True)
-        ]
+        return nearest_in([(self, selection)], vectors, k)
 
-    def _best(self, vector: Vector, candidates: NDArray[np.intp], k: int) -> Listing[Found]:
+    def best(self, vector: Vector, k: int, candidates: NDArray[np.intp]) -> Listing[Found]:
+        """The k nearest of some rows, whose ordinals ascend, by falling cosine, ties by ascending id."""
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
-        return listed(self.rows, candidates[top], cosines[top])
+        places = candidates[top].tolist()
+        ids, chunks, cosines = [self.rows.ids[at] for at in places], self.rows.chunks, cosines[top]
+        return Listing(ids, cosines, lambda at: Found(chunks[places[at]], float(cosines[at])))
 
-    def _candidates(self, vectors: Sequence[Vector], k: int, ordinals: Ordinals | None) -> list[NDArray[np.intp]]:
+    def bounds_each(self, vectors: Sequence[Vector], ordinals: Ordinals | None) -> Sequence[Bounds]:
+        """For each vector its products with all rows or some, or with codes upper bounds of these."""
         if self.codes is not None:
             with BATON.aside():
-                bounds = [self.codes.bounds(vector, ordinals) for vector in vectors]
-            found = zip(vectors, bounds, strict=True)
-            return [rescoring.candidates(self.matrix, vector, k, upper, ordinals) for vector, upper in found]
-        products = self._products(vectors, ordinals)
-        return [rescoring.near(own, vector, k, ordinals) for vector, own in zip(vectors, products, strict=True)]
-
-    def _products(self, vectors: Sequence[Vector], ordinals: Ordinals | None) -> Sequence[NDArray[np.float32]]:
+                return [self.codes.bounds(vector, ordinals) for vector in vectors]
         if ordinals is not None and len(ordinals) < FEW * len(self.rows):
             with BATON.aside(len(ordinals)):
                 return [rescoring.products(self.matrix, vector, ordinals) for vector in vectors]
@@ -189,8 +184,7 @@ class ExactVectors:
             if len(vector) != self.dimension:
                 raise ConfigError(f"a vector of dimension {len(vector)} is looked for in an index of {self.dimension}")
         passing = both(require, where)
-        found = [part.nearest_each(vectors, k, part.rows.selection(passing)) for part in self.parts]
-        return [merged([own[at] for own in found], k) for at in range(len(vectors))]
+        return nearest_in([(part, part.rows.selection(passing)) for part in self.parts], vectors, k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
@@ -251,8 +245,38 @@ class MemoryVectors(ExactVectors):
             self.parts = (VectorPart(Rows([chunks[at] for at in order]), matrix),)
 
 
-def listed(rows: Rows, ordinals: NDArray[np.intp], cosines: NDArray[np.float64]) -> Listing[Found]:
-    """A listing of rows; the cosines fall."""
-    places = ordinals.tolist()
-    ids = [rows.ids[at] for at in places]
-    return Listing(ids, cosines, lambda at: Found(rows.chunks[places[at]], float(cosines[at])))
+class _Bounded(NamedTuple):
+    """Some rows of a part (None for all), and bounds of their cosines, which may exceed them by an `error`."""
+
+    part: VectorPart
+    ordinals: Ordinals | None
+    bounds: Bounds
+    error: float
+
+    def lower(self, vector: Vector, k: int) -> NDArray[np.floating]:
+        """Lower bounds of the cosines of all rows, or of the k rows that have the highest bounds."""
+        if self.part.codes is None:
+            return self.bounds - self.error
+        return rescoring.cosines_of_highest(self.part.matrix, vector, k, self.bounds, self.ordinals)
+
+    def best(self, vector: Vector, k: int, least: float) -> Listing[Found]:
+        """The k nearest of the rows that may have a cosine of at least `least`."""
+        return self.part.best(vector, k, rescoring.reaching(self.bounds, least - self.error, self.ordinals))
+
+
+def nearest_in(
+    chosen: Sequence[tuple[VectorPart, Selection | None]], vectors: Sequence[Vector], k: int
+) -> list[Listing[Found]]:
+    """For each vector the k nearest chunks of the selections (None for all) of several parts together."""
+    parts = [(part, None if selection is None else selection.ordinals) for part, selection in chosen]
+    bounds = [part.bounds_each(vectors, ordinals) for part, ordinals in parts]
+    found: list[Listing[Found]] = []
+    for at, vector in enumerate(vectors):
+        error = rescoring.LONGEST * rescoring.rounding(vector)
+        bounded = [
+            _Bounded(part, ordinals, own[at], error if part.codes is None else 0.0)
+            for (part, ordinals), own in zip(parts, bounds, strict=True)
+        ]
+        least = kth_highest([one.lower(vector, k) for one in bounded], k)
+        found.append(merged([one.best(vector, k, least) for one in bounded], k))
+    return found

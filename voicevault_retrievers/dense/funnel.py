@@ -24,7 +24,7 @@ from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.dense.exact import ExactVectors, VectorPart, listed
+from voicevault_retrievers.dense.exact import ExactVectors, VectorPart
 from voicevault_retrievers.dense.prefixes import (
     CANDIDATES,
     LEAST,
@@ -124,7 +124,7 @@ class MatryoshkaFunnel:
             return self.index.nearest(vector, k, where=where, require=require)
         near = [_Near.of(part, cut, self.candidates, selection) for part, selection in parts]
         first = zip(self.index.parts, _first(near, self.candidates), strict=True)
-        return merged([_exactly(part, ordinals, vector, k) for part, ordinals in first], k)
+        return merged([part.best(vector, k, np.sort(ordinals)) for part, ordinals in first], k)
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
@@ -230,11 +230,3 @@ def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:
         np.concatenate([one.ordinals[one.cosines > border], np.array(more, dtype=np.intp)])
         for one, more in zip(near, let_in, strict=True)
     ]
-
-
-def _exactly(part: VectorPart, ordinals: NDArray[np.intp], vector: Vector, k: int) -> Listing[Found]:
-    """The k best of some rows of a part, compared in all dimensions."""
-    rows = np.sort(ordinals)
-    cosines = rescoring.cosines(part.matrix, rows, vector)
-    top = best(cosines, np.arange(len(rows)), k)
-    return listed(part.rows, rows[top], cosines[top])

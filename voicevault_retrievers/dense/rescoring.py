@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.listing import kth_highest
 from voicevault_retrievers.core.selection import Ordinals
 from voicevault_retrievers.core.types import Vector
 
@@ -52,12 +53,7 @@ def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None
 
     The k-th highest product bounds the cosine of the k-th nearest from below, and so excludes lower products.
     """
-    if k <= 0:
-        return np.empty(0, dtype=np.intp)
-    if k >= len(found):
-        return _at(np.arange(len(found)), ordinals)
-    highest = float(np.partition(found, len(found) - k)[len(found) - k])
-    return _at(np.flatnonzero(found >= _below(highest - 2 * LONGEST * rounding(vector))), ordinals)
+    return reaching(found, kth_highest([found], k) - 2 * LONGEST * rounding(vector), ordinals)
 
 
 def candidates(
@@ -68,13 +64,20 @@ def candidates(
     The lowest cosine of any k rows is at most that of the k-th nearest, so rows with a lower bound are excluded. The k
     rows with the highest bounds are used.
     """
-    if k <= 0:
-        return np.empty(0, dtype=np.intp)
-    if k >= len(upper):
-        return _at(np.arange(len(upper)), ordinals)
-    first = np.argpartition(upper, len(upper) - k)[len(upper) - k :]
-    worst = float(cosines(matrix, _at(first, ordinals), vector).min())
-    return _at(np.flatnonzero(upper >= _below(worst)), ordinals)
+    return reaching(upper, kth_highest([cosines_of_highest(matrix, vector, k, upper, ordinals)], k), ordinals)
+
+
+def cosines_of_highest(
+    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
+) -> Cosines:
+    """The cosines of the k rows with the highest bounds."""
+    first = np.argpartition(upper, -k)[-k:] if 0 < k < len(upper) else np.arange(len(upper))
+    return cosines(matrix, _at(first, ordinals), vector)
+
+
+def reaching(bounds: Bounds, least: float, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
+    """The rows with a bound of at least `least`, ascending, where `bounds` are those of all rows, or of some."""
+    return _at(np.flatnonzero(bounds >= _below(least)), ordinals)
 
 
 def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vector) -> Cosines:

@@ -6,7 +6,6 @@ bit, and many segments score like one.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 from voicevault_retrievers._support.compiled import FEW, MANY, installed
 from voicevault_retrievers._support.extras import require as require_extra
 from voicevault_retrievers.core.filters import Filter, both
-from voicevault_retrievers.core.listing import Listing, merged
+from voicevault_retrievers.core.listing import Listing, kth_highest, merged
 from voicevault_retrievers.core.rows import Rows, located, spaced
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
@@ -188,15 +187,15 @@ class LexicalIndex:
         narrow: Callable[[IndexSegment, Selection | None], Selection] | None = None,
     ) -> Listing[Scored]:
         """`search` with terms that are already looked up and weighted."""
-        best: Listing[Scored] = merged([], k)
+        found: list[Listing[Scored]] = []
         for segment, weighed in zip(self.segments, asked.segments, strict=True):
             if weighed.numbers and k > 0:
                 chosen = segment.rows.selection(passing)
                 chosen = narrow(segment, chosen) if narrow else chosen
-                threshold = float(best.scores[k - 1]) if best.scores is not None and len(best) >= k else -math.inf
-                found = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
-                new = _listed(segment, asked, weighed, found)
-                best = merged([best, new], k) if len(best) else new
+                threshold = kth_highest([one.scores for one in found if one.scores is not None], k)
+                rows = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
+                found.append(_listed(segment, asked, weighed, rows))
+        best = merged(found, k)
         return best.above_zero() if positive else best
 
     def search_many(

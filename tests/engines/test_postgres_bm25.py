@@ -278,6 +278,7 @@ def check_index(engine: PostgresEngine) -> None:
 def test_changes_by_others_and_what_is_rolled_back(make: Any, text_search: str) -> None:
     engine = make()
     engine.upsert(grown())
+    exact = make(engine.name, statistics="exact")
     table = psycopg.sql.Identifier("voicevault", f"{engine.name}_chunks")
     with psycopg.connect(text_search) as connection:
         connection.execute(psycopg.sql.SQL("DELETE FROM {} WHERE id < 'd040'").format(table))
@@ -290,6 +291,14 @@ def test_changes_by_others_and_what_is_rolled_back(make: Any, text_search: str) 
     check_index(engine)
     assert all(one >= "d040" for one in engine.bm25().search("pump", 30).ids)
     assert all(one <= "d100" for one in engine.bm25().search(Query("pump", where={"owner": "a"}), 30).ids)
+    with psycopg.connect(text_search) as connection:
+        other = """UPDATE {} SET metadata = '{{"owner": "c"}}' WHERE id BETWEEN 'd060' AND 'd080'"""
+        connection.execute(psycopg.sql.SQL(other).format(table))
+    for where in ({"owner": "c"}, {"owner": {"$gt": "b"}}, {"owner": {"$ne": "c"}}):
+        found = engine.bm25().search(Query("pump", where=where), 200).ids
+        assert set(found) == set(exact.bm25().search(Query("pump", where=where), 200).ids)
+        assert all(("d060" <= one <= "d080") == ("$ne" not in str(where)) for one in found)
+        assert found
     engine.upsert(grown())
     check_index(engine)
     with psycopg.connect(text_search, autocommit=True) as connection:

@@ -3,6 +3,10 @@
 The terms of a chunk are one text of plain words, which PostgreSQL's parser neither splits, folds nor drops, whatever
 the language. They are in a table of their own: it is the last that a write fills, because pg_textsearch holds a lock on
 its index from the first row to the end of the transaction, which no statement may wait behind.
+
+The table has a copy of each chunk's metadata, for filters: the scan of the index reads these rows anyway, and looking
+up a candidate's chunk takes about as long as ranking it. A chunk that others change keeps its old copy and loses its
+digest (`tables.TABLES`), so that a filter looks up the chunks without a digest too.
 """
 
 from __future__ import annotations
@@ -58,8 +62,9 @@ SELECT
 """
 
 TABLES = """
-CREATE TABLE {words} (chunk bigint NOT NULL, terms text NOT NULL);
+CREATE TABLE {words} (chunk bigint NOT NULL, terms text NOT NULL, metadata jsonb NOT NULL);
 CREATE INDEX {words_index} ON {words} (chunk);
+CREATE INDEX ON {chunks} (ordinal) WHERE digest = '';
 CREATE FUNCTION {forgotten}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $body$
 BEGIN
@@ -74,14 +79,14 @@ $body$;
 CREATE TRIGGER words_deleted AFTER DELETE ON {chunks} REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION {forgotten}();
 CREATE TRIGGER words_truncated AFTER TRUNCATE ON {chunks} FOR EACH STATEMENT EXECUTE FUNCTION {forgotten}();
-CREATE FUNCTION {by_words}(query text, depth integer) RETURNS TABLE (chunk bigint, score float8)
+CREATE FUNCTION {by_words}(query text, depth integer) RETURNS TABLE (chunk bigint, score float8, metadata jsonb)
 LANGUAGE plpgsql STABLE ROWS 1000 SET search_path = pg_catalog, {textsearch}, pg_temp
 SET enable_indexscan = on SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $body$ BEGIN RETURN QUERY EXECUTE format({ranking}, query, depth); END $body$
 """
 
 _RANKING = (
-    "SELECT w.chunk, -{textsearch}.bm25_get_current_score() FROM {words} w "
+    "SELECT w.chunk, -{textsearch}.bm25_get_current_score(), w.metadata FROM {words} w "
     "ORDER BY w.terms OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(%L, {bm25_name}) LIMIT %s"
 )
 """The score that the index scan has computed, without a second computation; the extension finds it in its schema."""
@@ -121,11 +126,16 @@ best AS MATERIALIZED (
 _ALL = "SELECT * FROM {by_words}(%(words)s::text, %(depth)s::integer)"
 
 _RANKED = """
-SELECT r.chunk, r.score FROM {by_words}(%(words)s::text, %(depth)s::integer) r
+SELECT r.chunk, r.score FROM (
+    SELECT c.chunk, c.score FROM {by_words}(%(words)s::text, %(depth)s::integer) c
+    WHERE {passing} OR c.chunk IN (SELECT t.ordinal FROM {chunks} t WHERE t.digest = '')
+) AS r
 CROSS JOIN LATERAL (SELECT FROM {chunks} c WHERE c.ordinal = r.chunk AND {passing} OFFSET 0) AS passes
 LIMIT %(k)s::bigint + 2
 """
-"""`OFFSET 0` keeps the join a look-up per candidate, best first, which ends when enough have passed."""
+"""The copied metadata choose the candidates that are looked up, the chunks' own decide. `OFFSET 0` keeps the join a
+look-up per candidate, best first, which ends when enough have passed.
+"""
 
 _FREQUENCIES = """
 SELECT either.total::float8, either.length::float8,
@@ -138,17 +148,25 @@ WITH listed AS MATERIALIZED (
     SELECT count(*) AS all, count(DISTINCT chunk) AS chunks FROM {by_words}(%(words)s::text, %(depth)s::integer)
     WHERE score > 0
 )
-SELECT CASE WHEN listed.all < %(depth)s::integer
-    THEN listed.chunks >= (SELECT count(DISTINCT p.chunk) FROM {postings} p WHERE p.term = ANY (%(terms)s::text[]))
-    ELSE false END
-FROM listed
+SELECT CASE
+    WHEN EXISTS (
+        SELECT FROM unnest(%(terms)s::text[]) AS a (term)
+        CROSS JOIN LATERAL (SELECT FROM {postings} p WHERE p.term = a.term OFFSET %(depth)s::integer) AS beyond
+    ) THEN false
+    WHEN (SELECT listed.all FROM listed) < %(depth)s::integer THEN (SELECT listed.chunks FROM listed)
+        >= (SELECT count(DISTINCT p.chunk) FROM {postings} p WHERE p.term = ANY (%(terms)s::text[]))
+    ELSE false
+END
 """
+"""A term of more chunks than the depth answers without a second ranking."""
 
 _PASSING = """
 WITH few AS MATERIALIZED (SELECT c.ordinal FROM {chunks} c WHERE {passing} LIMIT %(depth)s::integer + 1)
 SELECT w.chunk, {score} AS score FROM few JOIN {words} w ON w.chunk = few.ordinal
 WHERE (SELECT count(*) FROM few) <= %(depth)s::integer
+    AND EXISTS (SELECT FROM asked a JOIN {postings} p ON p.term = a.term AND p.chunk = few.ordinal)
 """
+"""Scoring a text takes several times as long as finding out that it has no term."""
 
 _SCORE = "-(w.terms OPERATOR({textsearch}.<@>) {textsearch}.to_bm25query(%(words)s::text, {bm25_name}))"
 
@@ -211,10 +229,10 @@ def creating(tables: Tables) -> SqlStatement:
     return SqlStatement(tables.sql(TABLES, ranking=ranking))
 
 
-def copying(tables: Tables, rows: Iterable[tuple[int, str]]) -> CopiedRows:
-    """The rows of words, given as (ordinal, text)."""
-    data = copies.copied((copies.long(ordinal), text.encode()) for ordinal, text in rows)
-    return CopiedRows(tables.sql("COPY {words} (chunk, terms) FROM STDIN (FORMAT BINARY)"), data)
+def copying(tables: Tables, rows: Iterable[tuple[int, str, bytes | None]]) -> CopiedRows:
+    """The rows of words, given as (ordinal, text, metadata), the metadata as of `copies.jsonb`."""
+    data = copies.copied((copies.long(ordinal), text.encode(), metadata) for ordinal, text, metadata in rows)
+    return CopiedRows(tables.sql("COPY {words} (chunk, terms, metadata) FROM STDIN (FORMAT BINARY)"), data)
 
 
 def enabling(tables: Tables, roles: Iterable[str]) -> Steps[None]:

@@ -59,6 +59,9 @@ DELETE FROM {parents} p WHERE p.id = ANY (%(ids)s::text[])
 _FIELDS = 9
 """The number of fields of a chunk with a vector."""
 
+_METADATA = 4
+"""The place of the metadata among them."""
+
 _INLINE = 7000
 """The most bytes of a vector that is stored in its row, which one page holds."""
 
@@ -207,7 +210,7 @@ def writing(tables: Tables, rows: Sequence[CopyRow], parents: Sequence[Chunk], a
         )
     if left:
         yield from asked(tables, _ORPHANS, ids=sorted(left))
-    words = [(number, text) for number, row in numbered for text in row.words]
+    words = [(number, text, row.fields[_METADATA]) for number, row in numbered for text in row.words]
     if words:  # last, see `bm25_index`
         yield bm25_index.copying(tables, words)
 

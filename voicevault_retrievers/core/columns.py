@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.filters import Condition, Every, Node, Not, Some
+from voicevault_retrievers.core.filters import Condition, Every, Node, Not, Some, is_comparable, plain
 from voicevault_retrievers.core.selection import FEW, Mask, Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk
 
@@ -81,6 +81,12 @@ class Column:
         """The rows that meet all given conditions on this key."""
         spans = reduce(_common, map(self.spans, conditions))
         return Selection(self.size, ~self.present) if spans == [self._missing] else Coded(self, spans)
+
+    def reject(self, condition: Condition) -> Selection:
+        """The rows that do not meet a condition, without those of which no filter can tell."""
+        others = ~self.select(condition)
+        unclear = [] if condition.operator == "$exists" else self._incomparable
+        return others & ~Coded(self, unclear) if unclear else others
 
     def spans(self, condition: Condition) -> list[Span]:
         """The ranges of codes that meet a condition, ascending; `_missing` where rows without a value meet it."""
@@ -161,11 +167,25 @@ class Column:
             found = self._having(choices)
         else:
             return self._tested(condition, start, stop)
-        return _spans((~found if operator in _UNEQUAL else found).ordinals.astype(np.intp) + start)
+        if operator in _UNEQUAL:
+            found = ~(found | self._lists(self._items._incomparable))
+        return _spans(found.ordinals.astype(np.intp) + start)
+
+    @cached_property
+    def _incomparable(self) -> list[Span]:
+        """The ranges of lists and other values that no filter can compare."""
+        _, start, stop = self.bounds
+        listed = self._lists(self._items._incomparable).ordinals.astype(np.intp) + start if start < stop else []
+        others = [at for at, value in enumerate(self.values[stop:], stop) if not is_comparable(value)]
+        return _spans(np.array([*listed, *others], np.intp))
 
     def _having(self, choices: Sequence[Any]) -> Selection:
         """The lists that have any of some members, by ordinal from the first list."""
-        return Selection.union(self._items.size, self._items.pieces(self._items.spans(Condition("", "$in", choices))))
+        return self._lists(self._items.spans(Condition("", "$in", choices)))
+
+    def _lists(self, spans: Iterable[Span]) -> Selection:
+        """The lists with members in ranges of `_items`, by ordinal from the first list."""
+        return Selection.union(self._items.size, self._items.pieces(spans))
 
     @cached_property
     def _items(self) -> Column:
@@ -173,7 +193,7 @@ class Column:
         _, start, stop = self.bounds
         places, items = array("I"), []
         for place, value in enumerate(self.values[start:stop]):
-            for item in {_key(item): item for item in value}.values():
+            for item in map(plain, {_key(item): item for item in value}.values()):
                 if item is not None and not isinstance(item, _LISTS):
                     places.append(place)
                     items.append(item)
@@ -241,25 +261,26 @@ class Columns:
                     self._known[key] = self._make(key)
         return self._known[key]
 
-    def select(self, node: Node) -> Selection:
-        """The rows that pass a filter."""
-        if isinstance(node, Condition):
-            return self[node.key].select(node)
+    def select(self, node: Node, negated: bool = False) -> Selection:
+        """The rows that pass a filter, or that surely do not, where `negated`."""
         if isinstance(node, Not):
-            return ~self.select(node.part)
-        if isinstance(node, Some):
-            return reduce(or_, map(self.select, node.parts), Selection.union(len(self), []))
-        parts = sorted(self._parts(node), key=len)
+            return self.select(node.part, not negated)
+        if isinstance(node, Condition):
+            return self[node.key].reject(node) if negated else self[node.key].select(node)
+        if isinstance(node, Some) is not negated:
+            parts = [self.select(part, negated) for part in node.parts]
+            return reduce(or_, parts, Selection.union(len(self), []))
+        parts = sorted(self._parts(node, negated), key=len)
         return reduce(and_, parts) if parts else Selection.everything(len(self))
 
-    def _parts(self, node: Every) -> Iterator[Selection]:
+    def _parts(self, node: Every | Some, negated: bool) -> Iterator[Selection]:
         """The selection of each part; all conditions on one key, such as the two ends of a range, are one part."""
         conditions: defaultdict[str, list[Condition]] = defaultdict(list)
         for part in node.parts:
-            if isinstance(part, Condition):
+            if isinstance(part, Condition) and not negated:
                 conditions[part.key].append(part)
             else:
-                yield self.select(part)
+                yield self.select(part, negated)
         for key, own in conditions.items():
             yield self[key].select(*own)
 

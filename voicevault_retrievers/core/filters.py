@@ -3,15 +3,24 @@
 For a missing or null key, every operator but `{"$exists": false}` is false. Numbers compare with numbers, strings with
 strings, booleans with booleans; across types the result is false. On a list, `$eq` and `$in` test membership.
 `$contains` tests membership in a list, or a substring of a string. All keys of one object must hold.
+
+Values in memory that JSON lacks are compared as what JSON has (`plain`). Any other value, such as an object, is not
+comparable: neither a condition that denies (`$ne`, `$nin`, `$empty`) nor a negated condition passes it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from numbers import Real
+from types import NoneType
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from voicevault_retrievers.errors import ConfigError, unknown
 
@@ -19,6 +28,10 @@ Filter: TypeAlias = Mapping[str, Any]
 Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 Node: TypeAlias = "Condition | Every | Some | Not"
 MAX_DEPTH = 32
+_DIGITS = 308  # of the largest float
+_LISTS = list | tuple | set | frozenset
+_OF_LISTS = ("$in", "$nin", "$any", "$all")
+_DENYING = ("$ne", "$nin", "$empty")
 NOTHING: Filter = {"$or": []}
 """The filter that nothing passes."""
 
@@ -31,14 +44,19 @@ class Condition:
     operator: str
     operand: Any
 
-    def passes(self, metadata: Mapping[str, Any]) -> bool:
-        return self.holds(metadata.get(self.key))
+    def passes(self, metadata: Mapping[str, Any], negated: bool = False) -> bool:
+        return self.holds(metadata.get(self.key), negated)
 
-    def holds(self, value: Any) -> bool:
-        """Whether a value of the key meets the condition. None stands for a missing value."""
+    def holds(self, value: Any, negated: bool = False) -> bool:
+        """Whether a value of the key meets the condition, or surely does not, where `negated`.
+
+        None stands for a missing value. A value that is not comparable does neither.
+        """
         if value is None:
-            return self.operator == "$exists" and not self.operand
-        return _OPERATORS[self.operator](value, self.operand)
+            return (self.operator == "$exists" and not self.operand) is not negated
+        if (negated or self.operator in _DENYING) and self.operator != "$exists" and not is_comparable(value):
+            return False
+        return _OPERATORS[self.operator](plain(value), self.operand) is not negated
 
 
 @dataclass(frozen=True)
@@ -47,8 +65,8 @@ class Every:
 
     parts: tuple[Node, ...]
 
-    def passes(self, metadata: Mapping[str, Any]) -> bool:
-        return all(part.passes(metadata) for part in self.parts)
+    def passes(self, metadata: Mapping[str, Any], negated: bool = False) -> bool:
+        return (any if negated else all)(part.passes(metadata, negated) for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -57,8 +75,8 @@ class Some:
 
     parts: tuple[Node, ...]
 
-    def passes(self, metadata: Mapping[str, Any]) -> bool:
-        return any(part.passes(metadata) for part in self.parts)
+    def passes(self, metadata: Mapping[str, Any], negated: bool = False) -> bool:
+        return (all if negated else any)(part.passes(metadata, negated) for part in self.parts)
 
 
 @dataclass(frozen=True)
@@ -67,8 +85,8 @@ class Not:
 
     part: Node
 
-    def passes(self, metadata: Mapping[str, Any]) -> bool:
-        return not self.part.passes(metadata)
+    def passes(self, metadata: Mapping[str, Any], negated: bool = False) -> bool:
+        return self.part.passes(metadata, not negated)
 
 
 def parse(where: Filter | None) -> Node:
@@ -153,13 +171,27 @@ def _field(key: str, value: Any, depth: int) -> Node:
 def _condition(key: str, operator: str, operand: Any, depth: int) -> Node:
     if operator == "$not":
         return Not(_field(key, operand, depth + 1))
+    operand = plain(operand)
     if operator == "$exists" and not isinstance(operand, bool):
         raise ConfigError(f"$exists takes true or false, not {operand!r}")
     if operator not in _OPERATORS:
         raise unknown("filter operator", operator, (*_OPERATORS, "$not"))
-    if operator in ("$in", "$nin", "$any", "$all") and (isinstance(operand, str) or not isinstance(operand, Sequence)):
-        raise ConfigError(f"{operator} takes a list, not {operand!r}")
+    if operator in _OF_LISTS:
+        if isinstance(operand, str | bytes) or not isinstance(operand, Sequence):
+            raise ConfigError(f"{operator} takes a list, not {operand!r}")
+        operand = [plain(choice) for choice in operand]
+    if operator not in ("$exists", "$empty"):
+        for choice in operand if operator in _OF_LISTS else (operand,):
+            _check_operand(key, operator, choice)
     return Condition(key, operator, operand)
+
+
+def _check_operand(key: str, operator: str, operand: Any) -> None:
+    if not isinstance(operand, str | bool | Real | NoneType):  # null equals nothing
+        raise ConfigError(
+            f"the filter on {key!r}: {operator} cannot compare {operand!r:.200}: give a string, a number, a boolean, a "
+            'date or a datetime; for several values use {"$in": [...]}, for a missing or null one {"$exists": false}'
+        )
 
 
 def _check_depth(depth: int) -> None:
@@ -173,8 +205,38 @@ def _every(parts: list[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Every(tuple(flat))
 
 
+def plain(value: Any) -> Any:
+    """A value as filters compare it: as the JSON value for which it stands, or itself.
+
+    Scalars and arrays of numpy are Python's. A Decimal is an int, or the nearest float. A date or a datetime is its
+    ISO 8601 text, in UTC where it has a time zone.
+    """
+    if type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufUO":
+        return value.tolist()
+    if isinstance(value, Decimal):
+        if value.is_nan():
+            return math.nan
+        is_whole = value.adjusted() <= _DIGITS and value == value.to_integral_value()
+        return int(value) if is_whole else float(value)
+    if isinstance(value, datetime) and value.utcoffset() is not None:
+        value = value.astimezone(timezone.utc)
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def is_comparable(value: Any) -> bool:
+    """Whether a filter can tell a value, and each member of a list, from any operand: JSON values, and `plain` ones."""
+    members = _items(plain(value))
+    return _is_known(plain(value)) if members is None else all(map(_is_known, members))
+
+
+def _is_known(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool | Real | Mapping | _LISTS)
+
+
 def _items(value: Any) -> list[Any] | None:
-    return list(value) if isinstance(value, list | tuple | set | frozenset) else None
+    return list(map(plain, value)) if isinstance(value, _LISTS) else None
 
 
 def _same_type(left: Any, right: Any) -> bool:

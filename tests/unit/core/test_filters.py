@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
 
 from voicevault_retrievers.core.filters import Condition, Every, Not, Some, both, canonical, compile_filter, parse
-from voicevault_retrievers.core.types import Query
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError
 
 META: dict[str, Any] = {
@@ -90,6 +94,67 @@ def test_both_holds_what_both_hold() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     assert compile_filter({"page": {"$gte": 3}})({"page": np.int64(3)})
     assert compile_filter({"page": np.float32(3)})({"page": 3})
+
+
+DAY, NOON = date(2024, 1, 1), datetime(2024, 1, 1, 12, tzinfo=timezone.utc)
+SAME: list[tuple[Any, Any]] = [
+    (np.bool_(True), True), (np.int64(3), 3), (np.float32(0.5), 0.5), (Decimal("19.99"), 19.99), (Decimal(3), 3),
+    (Decimal(2**60 + 1), 2**60 + 1), (DAY, "2024-01-01"), (NOON, "2024-01-01T12:00:00+00:00"), (np.array(3), 3),
+    (NOON.astimezone(timezone(timedelta(hours=2))), "2024-01-01T12:00:00+00:00"), (np.array(["x"]), ["x"]),
+]  # fmt: skip
+UNKNOWN: list[Any] = [object(), b"x", UUID(int=1), np.datetime64("2024-01-01"), [object(), "x"], {UUID(int=1)}]
+KINDS = ["object", "bytes", "uuid", "datetime64", "list", "set"]
+DENIALS: list[dict[str, Any]] = [
+    {"$not": {"a": 1}}, {"a": {"$not": {"$eq": 1}}}, {"a": {"$ne": 1}}, {"a": {"$nin": [1]}}, {"a": {"$nin": []}},
+    {"$not": {"a": {"$ne": 1}}}, {"$not": {"$or": [{"a": 1}, {"b": 1}]}}, {"a": {"$empty": False}},
+    {"$not": {"$and": [{"a": 1}, {"b": {"$exists": False}}]}}, {"a": {"$not": {"$gt": 1}}},
+    {"$not": {"$not": {"$not": {"a": {"$in": [1, "y"]}}}}}, {"$not": {"a": {"$all": ["q"]}}},
+]  # fmt: skip
+
+
+def passing(where: dict[str, Any], value: Any) -> bool:
+    """Whether a filter passes a value of `a`, by its predicate and by columns, which agree."""
+    found = Rows([Chunk("1", metadata={"a": value})]).selection(where)
+    passes = compile_filter(where)({"a": value})
+    assert (found is None or found.count == 1) == passes
+    return passes
+
+
+@pytest.mark.parametrize(("value", "stored"), SAME, ids=repr)
+def test_a_value_that_json_lacks_is_compared_as_what_a_store_keeps(value: Any, stored: Any) -> None:
+    for held in (value, stored) if isinstance(stored, list) else (value, stored, [value], (value, "other")):
+        for operand in (value, stored):
+            several = operand if isinstance(stored, list) else [operand]
+            assert passing({"a": {"$in": several}}, held)
+            for denied in ({"a": {"$nin": several}}, {"$not": {"a": {"$in": several}}}):
+                assert not passing(denied, held)
+    if not isinstance(stored, bool | list):
+        assert passing({"a": {"$gte": stored, "$lte": value}}, value)
+        assert not passing({"a": {"$gt": value}}, value)
+
+
+@pytest.mark.parametrize("where", DENIALS, ids=str)
+@pytest.mark.parametrize("value", UNKNOWN, ids=KINDS)
+def test_what_no_filter_can_compare_passes_no_denial(where: dict[str, Any], value: Any) -> None:
+    assert not passing(where, value)
+    assert passing({"a": {"$exists": True}}, value)
+    assert passing({"$not": {"a": {"$exists": False}}}, value)
+
+
+def test_a_member_that_no_filter_can_compare_hides_no_other() -> None:
+    assert passing({"a": "x"}, [object(), "x"])
+    assert not passing({"a": {"$ne": "y"}}, [object(), "x"])
+    assert passing({"a": {"$ne": "y"}}, [DAY, None, {}, "x"])
+
+
+OPERANDS = [object(), b"x", ["x"], {"x"}, {}, UUID(int=1), np.datetime64("2024"), np.array([1])]
+
+
+@pytest.mark.parametrize("operand", OPERANDS, ids=lambda operand: type(operand).__name__)
+def test_an_operand_that_no_filter_can_compare_is_refused(operand: Any) -> None:
+    for where in ({"a": {"$eq": operand}}, {"a": {"$not": {"$ne": operand}}}, {"a": {"$in": [operand]}}):
+        with pytest.raises(ConfigError, match=r"cannot compare .* give a string, a number, a boolean, a date"):
+            compile_filter(where)
 
 
 def test_equal_filters_have_one_canonical_form() -> None:

@@ -94,6 +94,19 @@ def test_without_provenance_documents_are_as_they_were_added() -> None:
     assert remove_provenance(store.similarity_search("pump")) == store.similarity_search("pump")
 
 
+@pytest.mark.parametrize("value", ["our own product", 5, {"owner": "us"}, ["a"]])
+def test_a_documents_own_keys_of_the_same_names_come_back_and_filter(value: Any) -> None:
+    own = Document("The pump hums.", id="c", metadata={"relevance_score": 7, "voicevault": value, "source": "a"})
+    store = HybridStore.from_documents([own], Hashed(), provenance=False)
+    assert store.get_by_ids(["c"]) == store.similarity_search("pump") == [own]
+    assert store.similarity_search("pump", filter={"relevance_score": 7}) == [own]
+    assert remove_provenance([own]) == [own]
+    right = {"voicevault": value} if isinstance(value, str | int) else {"relevance_score": 7}
+    (found,) = BM25Retriever.from_documents([own], require=right).invoke("pump")
+    assert found.metadata["voicevault"]["found_by"] == "keyword"
+    assert BM25Retriever.from_documents([own], require={"relevance_score": {"$ne": 7}}).invoke("pump") == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_indexed_again_has_no_provenance_of_the_search_before(way: Any) -> None:
     assert [chunk_of(one) for one in way(found())] == [chunk_of(one) for one in found()]

@@ -21,6 +21,8 @@ TextOf: TypeAlias = Callable[[Document], str] | Sequence[str] | None
 
 SCORE = "relevance_score"
 PROVENANCE = "voicevault"
+_WRITTEN = {"found_by", "degraded", "citation"}
+"""Keys of a provenance, by which it is told from a document's own metadata; entries of stages have a rank."""
 
 
 def chunk_of(document: Document, text_of: TextOf = None) -> Chunk:
@@ -95,6 +97,7 @@ def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] 
     document = kept_document(hit.chunk)
     document.page_content = hit.text
     document.metadata[PROVENANCE] = of_search(hit, degraded, wordings)
+    document.metadata.pop(SCORE, None)
     if hit.score is not None:
         document.metadata[SCORE] = float(hit.score)
     return document
@@ -134,10 +137,14 @@ def told_of(document: Document) -> Mapping[str, Any]:
 
 
 def _own(document: Document) -> dict[str, Any]:
-    """The metadata that no search wrote."""
-    searched = {SCORE, PROVENANCE}
+    """The metadata that no search wrote: the score is a search's only beside a search's provenance."""
+    told, searched = told_of(document), set[str]()
     if f"{PROVENANCE}_found_by" in document.metadata:
-        searched |= {key for key in document.metadata if str(key).startswith(f"{PROVENANCE}_")}
+        searched = {SCORE} | {key for key in document.metadata if str(key).startswith(f"{PROVENANCE}_")}
+    if told.keys() == {"parent_id"}:
+        searched |= {PROVENANCE}
+    elif told.keys() & _WRITTEN or any(isinstance(entry, Mapping) and "rank" in entry for entry in told.values()):
+        searched |= {PROVENANCE, SCORE}
     return {key: value for key, value in document.metadata.items() if key not in searched}
 
 
@@ -159,7 +166,8 @@ def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int
 
 
 def _digest(text: str, metadata: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([text, _sorted(metadata)], default=_plain).encode()).hexdigest()[:32]
+    unscored = {key: value for key, value in metadata.items() if key != SCORE}
+    return hashlib.sha256(json.dumps([text, _sorted(unscored)], default=_plain).encode()).hexdigest()[:32]
 
 
 def _sorted(value: Any) -> Any:

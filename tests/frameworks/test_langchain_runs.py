@@ -15,6 +15,7 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tracers.base import BaseTracer
+from langchain_core.tracers.context import collect_runs
 from langchain_core.tracers.schemas import Run
 
 from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, by_length, documents
@@ -451,6 +452,14 @@ async def test_runs_show_only_what_access_rights_permit(is_async: bool) -> None:
     for run in every(root):
         assert "secret" not in repr(run.outputs)
         assert "pump b" not in repr(run.outputs)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_tracer_of_the_context_sees_the_same_tree(is_async: bool) -> None:
+    with collect_runs() as collected:
+        await run(searched(), {}, is_async)
+    (own,) = (one for one in collected.traced_runs if one.parent_run_id is None)
+    assert shape(own) == shape(await traced(searched(), is_async))
 
 
 def test_where_nobody_listens_nothing_is_recorded() -> None:

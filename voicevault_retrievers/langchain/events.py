@@ -80,7 +80,7 @@ class RunRecorder(Recorder):
 
 def recorder(config: RunnableConfig, *, texts: bool = False) -> RunRecorder | None:
     """A recorder of the searches below a run; None where no callback listens."""
-    return RunRecorder(texts=texts) if getattr(config.get("callbacks"), "handlers", None) else None
+    return RunRecorder(texts=texts) if is_heard(config) else None
 
 
 def is_heard(config: RunnableConfig | None) -> bool:

@@ -35,7 +35,7 @@ from voicevault_retrievers.langchain import (
     PageDiversityFilter,
 )
 from voicevault_retrievers.pipeline.options import Fusion
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, Limits
 
 KINDS = ("memory", "disk", "qdrant")
 QUESTION = "pump seal for hot water"
@@ -374,6 +374,16 @@ async def test_it_is_made_from_texts_or_documents_in_one_step(kind: str, tmp_pat
             again = HybridStore.from_texts(["more"], Hashed(), ids=["more"], base=store.base)
             assert ids(again.get_by_ids(["more", "lamp"])) == ["more", "lamp"]
             store.base.close()
+
+
+def test_what_an_error_on_sizes_says_is_possible(tmp_path: Path) -> None:
+    large, limits = Document("pump", id="a", metadata={"table": "x" * 70_000}), Limits(metadata=10**6)
+    with pytest.raises(ConfigError, match=r"with limits=Limits\(metadata=\.\.\.\)"):
+        HybridStore.open("store", Hashed(), root=tmp_path).add_documents([large])
+    store = HybridStore.open(tmp_path / "other", Hashed(), limits=limits)
+    assert store.add_documents([large]) == ["a"]
+    index = HybridIndex.open("index", root=tmp_path, embeddings=Hashed(), limits=limits)
+    assert index.upsert([large])["succeeded"] == ["a"]
 
 
 def test_a_base_on_disk_is_opened_again_by_name_or_path(tmp_path: Path) -> None:

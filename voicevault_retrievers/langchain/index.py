@@ -24,7 +24,7 @@ from voicevault_retrievers.langchain.convert import chunk_of, kept_document
 from voicevault_retrievers.langchain.models import as_embedder
 from voicevault_retrievers.langchain.validation import LIVE, STRICT, GivenTextOf
 from voicevault_retrievers.pipeline.pipeline import Pipeline
-from voicevault_retrievers.store import KnowledgeBase
+from voicevault_retrievers.store import KnowledgeBase, Limits
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.manifest import VectorSearch
 from voicevault_retrievers.store.names import locate, vacant
@@ -61,6 +61,7 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         analyzer: SavedAnalyzer | None = None,
         vectors: VectorSearch | None = None,
         wait: float = 0.0,
+        limits: Limits | None = None,
         **options: Any,
     ) -> D:
         """Open the knowledge base that a name under `root`, or a Path, stands for; create it where there is none.
@@ -68,11 +69,18 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         `embeddings` are LangChain Embeddings, an Embedder, False for keywords alone, or None: all-MiniLM-L6-v2 in a new
         base, the base's own in an existing one. `language` chooses the stemmer and stopwords ("auto" detects each
         document's language, None uses neither); `analyzer` makes the terms instead. An existing base keeps its own
-        analyzer, which need not be given again. `vectors`, `wait` and errors are as in `KnowledgeBase.open_or_create`;
-        `options` are this class's fields.
+        analyzer, which need not be given again. `vectors`, `wait`, `limits` and errors are as in
+        `KnowledgeBase.open_or_create`; `options` are this class's fields.
         """
         kb = open_base(
-            base, root=root, embedding=embeddings, language=language, analyzer=analyzer, vectors=vectors, wait=wait
+            base,
+            root=root,
+            embedding=embeddings,
+            language=language,
+            analyzer=analyzer,
+            vectors=vectors,
+            wait=wait,
+            limits=limits,
         )
         return cls(kb=kb, **options)
 
@@ -163,6 +171,7 @@ def open_base(
     analyzer: SavedAnalyzer | None = None,
     vectors: VectorSearch | None = None,
     wait: float = 0.0,
+    limits: Limits | None = None,
 ) -> KnowledgeBase:
     """Open or create a knowledge base; as `HybridIndex.open`."""
     own = embedding is None and not vacant(locate(base, root))
@@ -173,6 +182,7 @@ def open_base(
         embedder=None if own or embedding is False else as_embedder(embedding),
         vectors=vectors,
         wait=wait,
+        limits=limits,
     )
     if embedding is False and kb.manifest.embedder is not None:
         raise ConfigError(f"knowledge base {kb.name!r} holds vectors: open it without embeddings=False")

@@ -26,6 +26,7 @@ from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.llms import CompletionResponse, CustomLLM, LLMMetadata, MockLLM
 from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.postprocessor import LongContextReorder
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
@@ -153,6 +154,15 @@ async def test_nodes_become_numbered_sources() -> None:
     assert isinstance(postprocessor, BaseNodePostprocessor)
     assert postprocessor.class_name() == "CitationPostprocessor"
     assert postprocessor.postprocess_nodes([]) == []
+
+
+async def test_scores_stay_behind_a_postprocessor_that_reorders() -> None:
+    reordered = HybridRetriever.from_nodes(nodes(), HashEmbedding()) >> LongContextReorder()
+    cited, question = reordered >> CitationPostprocessor(), "valve pump"
+    expected = [(one.node_id, one.score) for one in reordered.retrieve(question)]
+    assert [score for _, score in expected] != sorted((score for _, score in expected), reverse=True)
+    assert [(one.node_id, one.score) for one in cited.retrieve(question)] == expected
+    assert [(one.node_id, one.score) for one in await cited.aretrieve(question)] == expected
 
 
 def test_each_source_has_its_citation() -> None:

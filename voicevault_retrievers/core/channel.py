@@ -22,9 +22,11 @@ from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.types import (
     ChannelKind,
     Failure,
+    Hit,
     Query,
     Ranking,
     Scan,
+    Vote,
     as_query,
 )
 from voicevault_retrievers.errors import ConfigError
@@ -369,9 +371,14 @@ def _rescored_as(given: Ranking, asked: Ranking, refined: Ranking) -> Ranking:
     """The refined ranking with the scores of the arranged ranking `given`, where the stage only kept or reordered hits.
 
     `asked` is `given` without the scores; a hit with a new vote means that the stage scored, and its scores are kept.
+    In an arranged result, a vote without a score says only where the hit stands.
     """
     before, scores = {hit.id: hit for hit in asked}, {hit.id: hit.score for hit in given}
-    if any(hit.id not in before or hit.votes != before[hit.id].votes for hit in refined):
+
+    def scoring(hit: Hit) -> list[Vote]:
+        return [vote for vote in hit.votes if vote.score is not None or not refined.arranged]
+
+    if any(hit.id not in before or scoring(hit) != scoring(before[hit.id]) for hit in refined):
         return refined
     return replace(refined, hits=tuple(replace(hit, score=scores[hit.id]) for hit in refined), arranged=True)
 

@@ -119,8 +119,7 @@ class HybridStore(VectorStore):
         """Open a knowledge base by a name under `root`, or by its Path, or an engine's collection by its address.
 
         What is missing is created: a knowledge base now, a collection when documents are added. `options` are those of
-        `HybridIndex.open` (`root`, `vectors`, `wait`, `limits`), or those of `engines.addresses.connect`. Raises as
-        these do.
+        `HybridIndex.open` (`root`, `vectors`, `wait`, `limits`) or `engines.addresses.connect`. Raises as these do.
         """
         opened: KnowledgeBase | Engine
         if is_address(base) and not str(base).startswith("file://"):

@@ -20,7 +20,15 @@ from llama_index.core.postprocessor import LLMRerank as TheirLLMRerank
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts import PromptTemplate
-from llama_index.core.schema import IndexNode, NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import (
+    IndexNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    RelatedNodeInfo,
+    TextNode,
+)
 from llama_index.core.vector_stores import MetadataFilter, MetadataFilters
 
 from tests.frameworks.llama_index_parts import (
@@ -747,3 +755,25 @@ async def test_objects_are_entered_at_the_same_time_and_off_the_event_loop() -> 
 def test_what_is_wrong_is_said_in_the_words_of_this_package(make: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    "make", [BM25Retriever.from_nodes, lambda given: HybridRetriever.from_nodes(given, HashEmbedder())]
+)
+def test_what_was_indexed_comes_back_though_its_owner_changes_the_node(make: Any) -> None:
+    first, later = (TextNode(id_=name, text=f"The pump {name}.", metadata={"acl": ["a"]}) for name in ("hums", "leaks"))
+    own = make([first])
+    own.add([later])
+    for node in (first, later):
+        node.set_content("SECRET text")
+        node.metadata["acl"].append("b")
+        node.excluded_embed_metadata_keys.append("acl")
+        node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="other")
+    found = {one.node_id: one.node for one in own.retrieve("pump")}
+    assert {name: node.get_content() for name, node in found.items()} == {
+        "hums": "The pump hums.", "leaks": "The pump leaks.",
+    }  # fmt: skip
+    for node in found.values():
+        assert (node.metadata, node.relationships) == ({"acl": ["a"]}, {})
+        assert "acl" in node.get_content(metadata_mode=MetadataMode.EMBED)
+    assert own.retrieve("SECRET") == [] or isinstance(own, HybridRetriever)

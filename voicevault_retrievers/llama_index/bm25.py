@@ -24,7 +24,7 @@ from voicevault_retrievers.lexical import BM25, Formula
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.llama_index.base import PipelineRetriever
-from voicevault_retrievers.llama_index.convert import NodeChunk, chunk_of, chunks_of, document_of, restored, stored
+from voicevault_retrievers.llama_index.convert import NodeChunk, chunks_of, document_of, kept_chunk_of, restored, stored
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.options import LoneOptions, RetrieverOptions, mode_in, mode_of, refuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -161,7 +161,7 @@ class BM25Retriever(PipelineRetriever):
 
     def add(self, nodes: Iterable[BaseNode]) -> list[str]:
         """Add nodes and return their ids. A node replaces the one with the same id; searches find it at once."""
-        chunks = [chunk_of(node, self.metadata_mode) for node in nodes]
+        chunks = [kept_chunk_of(node, self.metadata_mode) for node in nodes]
         self._index().add(chunks)
         return [chunk.id for chunk in chunks]
 

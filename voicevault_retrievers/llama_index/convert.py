@@ -73,9 +73,15 @@ def chunk_of(node: BaseNode, metadata_mode: MetadataMode = MetadataMode.EMBED) -
     )
 
 
+def kept_chunk_of(node: BaseNode, metadata_mode: MetadataMode = MetadataMode.EMBED) -> NodeChunk:
+    """`chunk_of` with a copy of the node, for an index in memory: the owner of the node may change it later."""
+    chunk = chunk_of(node, metadata_mode)
+    return replace(chunk, node=_copied(node, chunk.metadata))
+
+
 def chunks_of(nodes: Iterable[BaseNode], metadata_mode: MetadataMode = MetadataMode.EMBED) -> list[Chunk]:
-    """The chunks of nodes, in their order; equal chunks once."""
-    return list(dict.fromkeys(chunk_of(node, metadata_mode) for node in nodes))
+    """The chunks of nodes, with copies of the nodes, in their order; equal chunks once."""
+    return list(dict.fromkeys(kept_chunk_of(node, metadata_mode) for node in nodes))
 
 
 def node_of(chunk: Chunk, context: str | None = None) -> BaseNode:

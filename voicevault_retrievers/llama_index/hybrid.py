@@ -42,7 +42,7 @@ from voicevault_retrievers.llama_index.composed import (
     RerankOption,
     preset_of,
 )
-from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
+from voicevault_retrievers.llama_index.convert import chunks_of, kept_chunk_of
 from voicevault_retrievers.llama_index.filters import Where
 from voicevault_retrievers.llama_index.listing import copied
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, as_embedder, checked_model, store_model
@@ -223,7 +223,7 @@ class HybridRetriever(ComposedRetriever):
         index. Everything is checked and embedded before anything is changed. Raises ConfigError, naming the channel,
         where a channel cannot be changed.
         """
-        chunks = [chunk_of(node, self.metadata_mode) for node in nodes]
+        chunks = [kept_chunk_of(node, self.metadata_mode) for node in nodes]
         changes.add(self._changed(), chunks)
         return [chunk.id for chunk in chunks]
 

@@ -175,7 +175,7 @@ class Column:
     def _incomparable(self) -> list[Span]:
         """The ranges of lists and other values that no filter can compare."""
         _, start, stop = self.bounds
-        listed = self._lists(self._items._incomparable).ordinals.astype(np.intp) + start if start < stop else []
+        listed = [] if start == stop else (self._lists(self._items._incomparable).ordinals + start).tolist()
         others = [at for at, value in enumerate(self.values[stop:], stop) if not is_comparable(value)]
         return _spans(np.array([*listed, *others], np.intp))
 

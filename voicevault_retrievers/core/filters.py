@@ -29,7 +29,7 @@ Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 Node: TypeAlias = "Condition | Every | Some | Not"
 MAX_DEPTH = 32
 _DIGITS = 308  # of the largest float
-_LISTS = list | tuple | set | frozenset
+_LISTS = (list, tuple, set, frozenset)
 _OF_LISTS = ("$in", "$nin", "$any", "$all")
 _DENYING = ("$ne", "$nin", "$empty")
 NOTHING: Filter = {"$or": []}
@@ -232,7 +232,7 @@ def is_comparable(value: Any) -> bool:
 
 
 def _is_known(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | Real | Mapping | _LISTS)
+    return value is None or isinstance(value, (str, bool, Real, Mapping, *_LISTS))
 
 
 def _items(value: Any) -> list[Any] | None:

@@ -294,6 +294,26 @@ class Forgetful(BaseDocumentTransformer):
         return [Document(each.page_content, metadata=each.metadata) for each in documents][::-1]
 
 
+class Rewrites(BaseDocumentCompressor):
+    """Somebody else's compressor: makes new documents without metadata."""
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Any = None
+    ) -> Sequence[Document]:
+        return [Document(document.page_content[:4]) for document in documents]
+
+
+async def test_documents_that_rights_do_not_permit_after_a_stage_are_told() -> None:
+    given = [Document("the pump hums", id="a", metadata={"acl": "x"})]
+    for require, texts in ((None, ["the "]), ({"acl": "x"}, [])):
+        own = HybridRetriever.from_documents(given, HashEmbedder(), require=require) >> Rewrites()
+        for result in (own.search("pump"), await own.asearch("pump")):
+            assert [hit.text for hit in result.hits] == texts
+            told = [f"{failure.degrades}: {failure.message}" for failure in result.errors]
+            assert (told != []) is (texts == [])
+            assert all(one.startswith("True: Rewrites returned new documents whose metadata") for one in told)
+
+
 class Picky(BaseDocumentCompressor):
     """Counts what it is given, as one that asks a model of each document, and keeps nothing."""
 

@@ -240,3 +240,13 @@ def test_what_is_a_stage() -> None:
     assert repr(stage_of(LongContextReorder())) == "PostprocessorStage(LongContextReorder)"
     with pytest.raises(ConfigError, match="a stage is a node postprocessor or a Stage, not a str"):
         stage_of("rerank")
+
+
+def test_nodes_that_rights_do_not_permit_after_a_stage_are_told() -> None:
+    fresh = Gives(make=lambda nodes: [NodeWithScore(node=TextNode(text=one.node.get_content()[:4])) for one in nodes])
+    node = TextNode(id_="a", text="the pump hums", metadata={"acl": "x"})
+    result = (HybridRetriever.from_nodes([node], HashEmbedder(), require={"acl": "x"}) >> fresh).search("pump")
+    assert result.hits == ()
+    (failure,) = result.errors
+    assert failure.degrades
+    assert failure.message.startswith("Gives returned new documents whose metadata this search's `require` does not")

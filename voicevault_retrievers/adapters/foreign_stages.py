@@ -11,8 +11,8 @@ from voicevault_retrievers.core.access_control import adding
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import TopN
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
-from voicevault_retrievers.errors import is_own
+from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Vote
+from voicevault_retrievers.errors import FilterNotSupportedError, is_own
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,9 @@ class ForeignStage(Stage):
 
     The component's order, texts, metadata and scores replace those of the search, and everything that it returns is
     returned. Hits that it adds have only its vote, and are dropped where the query's `require` does not permit their
-    metadata. Access rights to a changed hit are decided by the metadata that it had before. When a component fails that
-    is not this package's, the search fails.
+    metadata; where given hits are missing too, which may be the same in another form, a failure says so. Access rights
+    to a changed hit are decided by the metadata that it had before. When a component fails that is not this package's,
+    the search fails.
     """
 
     blocking = True
@@ -52,11 +53,20 @@ class ForeignStage(Stage):
     def arrived(self, query: Query, given: Ranking, returned: Iterable[Returned]) -> Ranking:
         """The ranking of the chunks that the component returned for the given hits."""
         known, passes = {hit.id: hit for hit in given}, compile_filter(adding(query, given).require)
-        kept = [(one, known.get(one.known_as or "")) for one in returned]
-        kept = [(one, before) for one, before in kept if before is not None or passes(one.chunk.metadata)]
+        found = [(one, known.get(one.known_as or "")) for one in returned]
+        kept = [(one, before) for one, before in found if before is not None or passes(one.chunk.metadata)]
         taken: set[str] = set()
         hits = tuple(self._hit(rank, one, before, taken) for rank, (one, before) in enumerate(kept, 1))
-        return replace(given, hits=hits, arranged=True)
+        ranking = replace(given, hits=hits, arranged=True)
+        is_lost = len(kept) < len(found) and known.keys() > {before.id for _, before in kept if before is not None}
+        return ranking.failing(self._withheld()) if is_lost else ranking
+
+    def _withheld(self) -> Failure:
+        error = FilterNotSupportedError(
+            f"{self.name} returned new documents whose metadata this search's `require` does not permit; they are left "
+            "out: it must keep the id or the metadata of what it was given"
+        )
+        return Failure.of("require", error)
 
     def _hit(self, rank: int, one: Returned, before: Hit | None, taken: set[str]) -> Hit:
         scored = before is None or one.score != before.score

@@ -373,9 +373,9 @@ def test_all_names_are_there_and_sorted() -> None:
 
 
 def test_without_langchain_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("voicevault_retrievers.langchain")]:
+    for name in [name for name in list(sys.modules) if name.startswith("voicevault_retrievers.langchain")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.startswith("langchain_core")]:
+    for name in [name for name in list(sys.modules) if name.startswith("langchain_core")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"voicevault-retrievers\[langchain\]"):
         import_module("voicevault_retrievers.langchain")

@@ -185,9 +185,9 @@ def test_all_is_sorted_and_true() -> None:
 
 
 def test_without_llama_index_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("voicevault_retrievers.llama_index")]:
+    for name in [name for name in list(sys.modules) if name.startswith("voicevault_retrievers.llama_index")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in [name for name in sys.modules if name.startswith("llama_index")]:
+    for name in [name for name in list(sys.modules) if name.startswith("llama_index")]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError, match=r"voicevault-retrievers\[llama-index\]"):
         import_module("voicevault_retrievers.llama_index")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from voicevault_retrievers.core.access_control import adding
+from voicevault_retrievers.core.access_control import with_rights_of
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import TopN
@@ -52,7 +52,7 @@ class ForeignStage(Stage):
 
     def arrived(self, query: Query, given: Ranking, returned: Iterable[Returned]) -> Ranking:
         """The ranking of the chunks that the component returned for the given hits."""
-        known, passes = {hit.id: hit for hit in given}, compile_filter(adding(query, given).require)
+        known, passes = {hit.id: hit for hit in given}, compile_filter(with_rights_of(query, given).require)
         found = [(one, known.get(one.known_as or "")) for one in returned]
         kept = [(one, before) for one, before in found if before is not None or passes(one.chunk.metadata)]
         taken: set[str] = set()

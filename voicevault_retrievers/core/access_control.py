@@ -44,11 +44,13 @@ def found_under(ranking: Ranking, require: Filter | None) -> Ranking:
 
 def under(hit: Hit, require: Filter | None) -> Hit:
     """The hit with further access rights under which it was found."""
-    return hit if require is None else replace(hit, require=scope(hit.require, require))
+    if require is None:
+        return hit
+    return replace(hit, require=require if hit.require is None else scope(hit.require, require))
 
 
-def adding(query: Query, ranking: Ranking) -> Query:
-    """The query with the access rights for what a stage adds to a ranking: its own, and those of the hits."""
+def with_rights_of(query: Query, ranking: Ranking) -> Query:
+    """The query under the access rights of a ranking's hits too, which what a stage adds to them has to pass."""
     rights = [hit.require for hit in ranking if hit.require is not None]
     return replace(query, require=scope(query.require, *rights)) if rights else query
 

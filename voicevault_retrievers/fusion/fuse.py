@@ -184,8 +184,9 @@ class Fused(Channel):
         fused: list[Hit] = []
         for at, total in enumerate(totals[best].tolist()):
             hit, said = _merged(held[at]), (*votes[at], *others[at])
-            rights = scope(*(one.require for one in held[at].values()))
-            fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=rights))
+            rights = [one.require for one in held[at].values() if one.require is not None]
+            require = scope(*rights) if rights else None
+            fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=require))
         return tuple(fused)
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole_or_none
-from voicevault_retrievers.core.access_control import adding
+from voicevault_retrievers.core.access_control import with_rights_of
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.types import Chunk, Query, Ranking
@@ -161,7 +161,7 @@ class ParentExpansion(Stage):
 
     def _ancestors(self, query: Query, ranking: Ranking) -> Ancestors:
         naming = Naming(self.id_key, self.header_key, self.levels)
-        passes, blocked = compile_filter(scope(self.require, adding(query, ranking).require)), query.blocked
+        passes, blocked = compile_filter(scope(self.require, with_rights_of(query, ranking).require)), query.blocked
 
         def permitted(parent: Chunk) -> bool:
             return passes(parent.metadata) and not (blocked and blocked.shows(parent))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from voicevault_retrievers._support.checks import number, seconds_or_none, whole
-from voicevault_retrievers.core.access_control import adding
+from voicevault_retrievers.core.access_control import with_rights_of
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import compile_filter
@@ -61,13 +61,13 @@ class GraphExpansion(Stage):
         return max(k, self.pool)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        query = adding(query, ranking)
+        query = with_rights_of(query, ranking)
         received, added = run(seen(self.store, query), self._spread(query, ranking))
         return self._joined(ranking, received, added)
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
         """`refine` on the running event loop."""
-        query = adding(query, ranking)
+        query = with_rights_of(query, ranking)
         received, added = await arun(seen(self.store, query), self._spread(query, ranking))
         return self._joined(ranking, received, added)
 

@@ -96,7 +96,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-ODD = [0.5, -0.5, -2.5, 2.4, 2**60, 1e300, math.nan, "x", '["1"]', "[1, 2]", "\0", "\ud800", "gro", None, ["a", "b"]]
+ODD = [0.5, -0.5, -2.5, 2.4, 2**60, 1e300, math.nan, "x", '["1"]', "[1, 2]", "\0", "\ud800", "gro", None]
 SCALARS = st.sampled_from([value for value in VALUES if isinstance(value, str | int | float)] + ODD)
 CONDITIONS = st.one_of(
     st.tuples(st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains"]), SCALARS),

@@ -77,7 +77,9 @@ def test_any_filter(awkward: PostgresEngine, stored: list[Chunk], where: dict[st
     passes(awkward, stored, where)
 
 
-@pytest.mark.parametrize("operand", MORE, ids=lambda w: ascii(w)[:60])
+@pytest.mark.parametrize(
+    "operand", [one for one in MORE if not isinstance(one, list | dict)], ids=lambda w: ascii(w)[:60]
+)
 def test_odd_operands(awkward: PostgresEngine, stored: list[Chunk], operand: Any) -> None:
     for op in ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$contains", "$text", "$itext"):
         passes(awkward, stored, {"v": {op: operand}})

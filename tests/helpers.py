@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution import run
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.leaf import LeafChannel, Match
@@ -48,6 +49,19 @@ PASSAGES = [
     "Berlin is well known for its museums.",
     "New York City is famous for the Metropolitan Museum of Art.",
 ]
+
+
+class Adding(Stage):
+    """Adds a chunk that nobody found, whoever asks."""
+
+    name = "adding"
+
+    def __init__(self, chunk: Chunk) -> None:
+        super().__init__()
+        self.chunk = chunk
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return replace(ranking, hits=(*ranking.hits, Hit(self.chunk)))
 
 
 class HashEmbedder:

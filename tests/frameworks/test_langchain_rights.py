@@ -19,9 +19,9 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.runnables import ConfigurableField, Runnable, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
+from tests.helpers import Adding
 from voicevault_retrievers import GraphExpansion, KnowledgeBase
-from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.langchain import (
     BM25Retriever,
     HybridRetriever,
@@ -78,20 +78,10 @@ PARTS: dict[str, Callable[[], Runnable[str, list[Document]]]] = {
 }
 
 
-class Adding(Stage):
-    """Adds what it holds, whoever asks."""
-
-    name = "adding"
-
-    def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        added = Hit(Chunk("s", SECRET.page_content, None, SECRET.metadata))
-        return Ranking((*ranking.hits, added), ranking.errors, arranged=True)
-
-
 STAGES: dict[str, Callable[[], Any]] = {
     "a parent": expander,
     "a parent in a pipeline of LangChain's": lambda: DocumentCompressorPipeline(transformers=[expander()]),
-    "a stage of somebody's": Adding,
+    "a stage of somebody's": lambda: Adding(Chunk("s", SECRET.page_content, None, SECRET.metadata)),
 }
 
 

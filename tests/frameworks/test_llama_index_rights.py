@@ -18,8 +18,8 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-from voicevault_retrievers.core.channel import Stage
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
+from tests.helpers import Adding
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CitedQueryEngine,
@@ -64,17 +64,11 @@ PARTS: dict[str, Callable[[], BaseRetriever]] = {
 }
 
 
-class Adding(Stage):
-    """Adds what it holds, whoever asks."""
-
-    name = "adding"
-
-    def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        added = Hit(Chunk("s", SECRET, None, {"acl": "b"}))
-        return Ranking((*ranking.hits, added), ranking.errors, arranged=True)
-
-
-@pytest.mark.parametrize("stage", [expander, Adding])
+@pytest.mark.parametrize(
+    "stage",
+    [expander, lambda: Adding(Chunk("s", SECRET, None, {"acl": "b"}))],
+    ids=["a parent", "a stage of somebody's"],
+)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_stage_adds_nothing_that_the_rights_of_the_search_behind_it_do_not_permit(
     part: str, stage: Callable[[], Any]

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from tests.helpers import HashEmbedder, ListChannel
+from tests.helpers import Adding, HashEmbedder, ListChannel
 from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.explanation import explain, provenance
 from voicevault_retrievers.core.filters import Filter, scope
 from voicevault_retrievers.core.leaf import LeafChannel
-from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Result, Variant
+from voicevault_retrievers.core.types import Chunk, Query, Ranking, Result, Variant
 from voicevault_retrievers.dense import int8
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
@@ -434,15 +434,6 @@ class Forgetful(Rewriter):
         return Query("the pump", where={"tenant": {"$exists": True}})
 
 
-class Adding(Stage):
-    """Gives a hit that nobody found."""
-
-    name = "adding"
-
-    def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        return replace(ranking, hits=(*ranking.hits, Hit(THEIRS)))
-
-
 def test_a_rewriter_does_not_lose_the_rights() -> None:
     rewritten = Forgetful() >> _both()
     found = rewritten.search(Query("x", require={"tenant": "a"}))
@@ -466,7 +457,7 @@ class Reading(Stage):
 
 async def test_no_stage_is_given_what_another_one_added_without_rights() -> None:
     reading = Reading()
-    careless = BM25.from_chunks([OURS]) >> Adding() >> reading
+    careless = BM25.from_chunks([OURS]) >> Adding(THEIRS) >> reading
     query = Query("pump", require={"tenant": "a"})
     assert careless.search(query) == await careless.asearch(query)
     assert set(reading.read) == {"ours"}
@@ -479,7 +470,7 @@ async def test_no_stage_is_given_what_another_one_added_without_rights() -> None
     "careless",
     [
         ListChannel([("theirs", 2.0), ("ours", 1.0)], metadata={c.id: dict(c.metadata) for c in ALL}),
-        BM25.from_chunks([OURS]) >> Adding(),
+        BM25.from_chunks([OURS]) >> Adding(THEIRS),
     ],
 )
 def test_what_a_careless_channel_or_stage_gives_is_left_out(careless: Channel) -> None:

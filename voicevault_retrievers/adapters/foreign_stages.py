@@ -7,12 +7,17 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from voicevault_retrievers.core.access_control import with_rights_of
+from voicevault_retrievers.core.access_control import with_rights_of, withheld
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.stages import TopN
-from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking, Vote
-from voicevault_retrievers.errors import FilterNotSupportedError, is_own
+from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
+from voicevault_retrievers.errors import is_own
+
+_NEW = (
+    "{} returned new documents whose metadata this search's `require` does not permit; they are left out: it must keep "
+    "the id or the metadata of what it was given"
+)
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,7 @@ class ForeignStage(Stage):
         hits = tuple(self._hit(rank, one, before, taken) for rank, (one, before) in enumerate(kept, 1))
         ranking = replace(given, hits=hits, arranged=True)
         is_lost = len(kept) < len(found) and known.keys() > {before.id for _, before in kept if before is not None}
-        return ranking.failing(self._withheld()) if is_lost else ranking
-
-    def _withheld(self) -> Failure:
-        error = FilterNotSupportedError(
-            f"{self.name} returned new documents whose metadata this search's `require` does not permit; they are left "
-            "out: it must keep the id or the metadata of what it was given"
-        )
-        return Failure.of("require", error)
+        return ranking.failing(withheld(_NEW.format(self.name))) if is_lost else ranking
 
     def _hit(self, rank: int, one: Returned, before: Hit | None, taken: set[str]) -> Hit:
         scored = before is None or one.score != before.score

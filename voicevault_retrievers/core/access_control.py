@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -23,12 +24,15 @@ def admitted(query: Query, access: Access) -> Query:
     return query
 
 
-def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
-    """The hits that access rights permit. Where hits were removed, a failure says so, without their number."""
+def permitted(ranking: Ranking, require: Filter | None, among: Set[str] | None = None) -> Ranking:
+    """The hits that access rights permit; those without an id in `among`, where it is given, stay.
+
+    Where hits were removed, a failure says so, without their number.
+    """
     if require is None:
         return ranking
     passes = compile_filter(require)
-    hits = tuple(hit for hit in ranking if passes(hit.access_metadata))
+    hits = tuple(hit for hit in ranking if (among is not None and hit.id not in among) or passes(hit.access_metadata))
     if len(hits) == len(ranking):
         return ranking
     return replace(ranking, hits=hits).failing(withheld())
@@ -36,17 +40,14 @@ def permitted(ranking: Ranking, require: Filter | None) -> Ranking:
 
 def found_under(ranking: Ranking, require: Filter | None) -> Ranking:
     """The hits that access rights permit, each with these rights: see `Hit.require`."""
-    ranking = permitted(ranking, require)
     if require is None:
         return ranking
-    return replace(ranking, hits=tuple(under(hit, require) for hit in ranking))
 
+    def under(hit: Hit) -> Hit:
+        return replace(hit, require=require if hit.require is None else scope(hit.require, require))
 
-def under(hit: Hit, require: Filter | None) -> Hit:
-    """The hit with further access rights under which it was found."""
-    if require is None:
-        return hit
-    return replace(hit, require=require if hit.require is None else scope(hit.require, require))
+    ranking = permitted(ranking, require)
+    return replace(ranking, hits=tuple(map(under, ranking)))
 
 
 def with_rights_of(query: Query, ranking: Ranking) -> Query:
@@ -69,10 +70,12 @@ def empty_rights(query: Query) -> tuple[Failure, ...]:
     return (Failure("require", "EmptyRights", said, degrades=False),) if query.require == NOTHING else ()
 
 
-def withheld() -> Failure:
+_WITHHELD = (
+    "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
+    "Query.require before it ranks, or raise FilterNotSupportedError"
+)
+
+
+def withheld(said: str = _WITHHELD) -> Failure:
     """The failure that reports hits that access rights do not permit; it does not say how many."""
-    error = FilterNotSupportedError(
-        "a channel or stage gave chunks that this search's `require` does not permit; they are left out: it must apply "
-        "Query.require before it ranks, or raise FilterNotSupportedError"
-    )
-    return Failure.of("require", error)
+    return Failure.of("require", FilterNotSupportedError(said))

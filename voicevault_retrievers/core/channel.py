@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import whole
-from voicevault_retrievers.core.access_control import permitted, unblocked, with_rights_of, withheld
+from voicevault_retrievers.core.access_control import permitted, unblocked, with_rights_of
 from voicevault_retrievers.core.component import Component
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Call, Observer, Plan, Span, in_thread
@@ -228,10 +228,7 @@ class Stage(Component):
         if not isinstance(given, Ranking):
             raise TypeError(f"{self.name} gave a {type(given).__name__}, not a Ranking")
         if new := set(given.ids).difference(before.ids):
-            added = Ranking(tuple(hit for hit in given if hit.id in new), arranged=True)
-            lost = new.difference(permitted(added, with_rights_of(query, before).require).ids)
-            if lost:
-                given = replace(given, hits=tuple(hit for hit in given if hit.id not in lost)).failing(withheld())
+            given = permitted(given, with_rights_of(query, before).require, new)
         return unblocked(permitted(given, query.require), query.blocked)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.filters import Condition, Every, Node, Not, Some, is_comparable, plain
+from voicevault_retrievers.core.filters import LISTS, Condition, Every, Node, Not, Some, is_comparable, plain
 from voicevault_retrievers.core.selection import FEW, Mask, Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk
 
@@ -37,7 +37,6 @@ Span: TypeAlias = tuple[int, int]
 _RANGES = ("$gt", "$gte", "$lt", "$lte")
 _EQUAL = ("$eq", "$in")
 _UNEQUAL = ("$ne", "$nin")
-_LISTS = (list, tuple, set, frozenset)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +193,7 @@ class Column:
         places, items = array("I"), []
         for place, value in enumerate(self.values[start:stop]):
             for item in map(plain, {_key(item): item for item in value}.values()):
-                if item is not None and not isinstance(item, _LISTS):
+                if item is not None and not isinstance(item, LISTS):
                     places.append(place)
                     items.append(item)
         return Column.build(stop - start, places, items)
@@ -354,7 +353,7 @@ def _group(value: Any) -> int:
     """The group of a value in `Column.values`: 0 numbers, 1 strings, 2 lists, 3 all others."""
     if type(value) is int or (type(value) is float and value == value):
         return 0
-    return 1 if type(value) is str else 2 if isinstance(value, _LISTS) else 3
+    return 1 if type(value) is str else 2 if isinstance(value, LISTS) else 3
 
 
 def _keys(found: Sequence[Any]) -> Sequence[Hashable]:
@@ -364,7 +363,7 @@ def _keys(found: Sequence[Any]) -> Sequence[Hashable]:
 
 
 def _key(value: Any) -> Hashable:
-    if isinstance(value, _LISTS):
+    if isinstance(value, LISTS):
         plain = set(map(type, value)) <= {int, float, str}
         return type(value), tuple(value if plain else map(_item_key, value))
     return _item_key(value)

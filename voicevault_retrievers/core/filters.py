@@ -29,7 +29,7 @@ Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 Node: TypeAlias = "Condition | Every | Some | Not"
 MAX_DEPTH = 32
 _DIGITS = 308  # of the largest float
-_LISTS = (list, tuple, set, frozenset)
+LISTS = (list, tuple, set, frozenset)
 _OF_LISTS = ("$in", "$nin", "$any", "$all")
 _DENYING = ("$ne", "$nin", "$empty")
 NOTHING: Filter = {"$or": []}
@@ -227,16 +227,17 @@ def plain(value: Any) -> Any:
 
 def is_comparable(value: Any) -> bool:
     """Whether a filter can tell a value, and each member of a list, from any operand: JSON values, and `plain` ones."""
-    members = _items(plain(value))
-    return _is_known(plain(value)) if members is None else all(map(_is_known, members))
+    value = plain(value)
+    members = _items(value)
+    return all(map(_is_known, [value] if members is None else members))
 
 
 def _is_known(value: Any) -> bool:
-    return value is None or isinstance(value, (str, bool, Real, Mapping, *_LISTS))
+    return value is None or isinstance(value, (str, bool, Real, Mapping, *LISTS))
 
 
 def _items(value: Any) -> list[Any] | None:
-    return list(map(plain, value)) if isinstance(value, _LISTS) else None
+    return list(map(plain, value)) if isinstance(value, LISTS) else None
 
 
 def _same_type(left: Any, right: Any) -> bool:

@@ -110,8 +110,7 @@ class RetrieverChannel(_Documents):
         store = retriever.vectorstore if isinstance(retriever, VectorStoreRetriever) else None
         super().__init__(name, kind, timeout=timeout, id_key=id_key or id_key_of(store))
         self.retriever = retriever
-        if isinstance(retriever, VectorStoreRetriever):
-            self.require = _rights(retriever.vectorstore, retriever.search_kwargs)
+        self.require = None if store is None else _rights(store, getattr(retriever, "search_kwargs", {}))
         self.awaits = _awaits(bound_of(retriever))
         self._takes_k = asks_for_k(retriever)
 
@@ -348,13 +347,16 @@ def _scores(store: VectorStore) -> bool:
 
 def _has_similarities(store: VectorStore) -> bool:
     """Whether a store's scores are known to be higher for the better: InMemoryVectorStore defines no relevance."""
-    return type(store) is InMemoryVectorStore or "voicevault_retrievers.HybridStore" in kinds_of(store)
+    return type(store) is InMemoryVectorStore or _is_own(store)
 
 
 def _rights(store: VectorStore, search_kwargs: Mapping[str, Any]) -> Filter | None:
     """The access rights of a store of this package, and of a search of it."""
-    is_own = "voicevault_retrievers.HybridStore" in kinds_of(store)
-    return scope(getattr(store, "require", None), search_kwargs.get("require")) if is_own else None
+    return scope(getattr(store, "require", None), search_kwargs.get("require")) if _is_own(store) else None
+
+
+def _is_own(store: VectorStore) -> bool:
+    return "voicevault_retrievers.HybridStore" in kinds_of(store)
 
 
 def _has_relevance(store: VectorStore) -> bool:

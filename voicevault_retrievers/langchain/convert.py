@@ -154,9 +154,9 @@ def _with(document: Document, metadata: Mapping[str, Any]) -> Document:
 
 def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:
     for key, value in told.items():
-        name = prefix if key in ("channels", "also_scored") else f"{prefix}_{key}"
         if key == "require":
             continue
+        name = prefix if key in ("channels", "also_scored") else f"{prefix}_{key}"
         if isinstance(value, Mapping):
             yield from _flat(value, name)
         elif isinstance(value, str | int | float):

@@ -11,7 +11,7 @@ from langchain_core.runnables import ensure_config
 
 from voicevault_retrievers.adapters.foreign_stages import ForeignStage, Returned, own_stage
 from voicevault_retrievers.core import stages
-from voicevault_retrievers.core.access_control import under
+from voicevault_retrievers.core.access_control import found_under
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides
 from voicevault_retrievers.core.types import Hit, Query, Ranking
@@ -34,14 +34,14 @@ class CompressorStage(ForeignStage):
         self.awaits = _awaits(compressor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        documents = [_tagged(under(hit, query.require)) for hit in ranking]
+        documents = [_tagged(hit) for hit in found_under(ranking, query.require)]
         if isinstance(self.part, BaseDocumentTransformer):
             return self.arrived(query, ranking, map(_returned, self.part.transform_documents(documents)))
         found = self.part.compress_documents(documents, query.text, _callbacks())
         return self.arrived(query, ranking, map(_returned, found))
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
-        documents = [_tagged(under(hit, query.require)) for hit in ranking]
+        documents = [_tagged(hit) for hit in found_under(ranking, query.require)]
         if isinstance(self.part, BaseDocumentTransformer):
             return self.arrived(query, ranking, map(_returned, await self.part.atransform_documents(documents)))
         found = await self.part.acompress_documents(documents, query.text, _callbacks())

@@ -10,7 +10,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from voicevault_retrievers.adapters.foreign_stages import ForeignStage, Returned, own_stage
 from voicevault_retrievers.core import stages
-from voicevault_retrievers.core.access_control import under
+from voicevault_retrievers.core.access_control import found_under
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Hit, Query, Ranking
@@ -32,13 +32,13 @@ class PostprocessorStage(ForeignStage):
         self.awaits = _awaits(postprocessor)
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
-        asked = [_marked(under(hit, query.require)) for hit in ranking]
+        asked = [_marked(hit) for hit in found_under(ranking, query.require)]
         ids = _ids(asked)
         found = self.part.postprocess_nodes(asked, bundle_of(query))
         return self.arrived(query, ranking, [_returned(node, ids) for node in found])
 
     async def arefine(self, query: Query, ranking: Ranking) -> Ranking:
-        asked = [_marked(under(hit, query.require)) for hit in ranking]
+        asked = [_marked(hit) for hit in found_under(ranking, query.require)]
         ids = _ids(asked)
         found = await self.part.apostprocess_nodes(asked, bundle_of(query))
         return self.arrived(query, ranking, [_returned(node, ids) for node in found])

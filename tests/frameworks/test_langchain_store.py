@@ -376,6 +376,13 @@ async def test_it_is_made_from_texts_or_documents_in_one_step(kind: str, tmp_pat
             store.base.close()
 
 
+def test_an_option_that_open_does_not_have_is_told_of_open(tmp_path: Path) -> None:
+    for base in ("notes", tmp_path / "notes"):
+        with pytest.raises(ConfigError, match=r"HybridStore\.open has no option 'embeddings'; here it is `embedding`"):
+            HybridStore.open(base, root=tmp_path, embeddings=None)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_an_error_on_sizes_says_is_possible(tmp_path: Path) -> None:
     large, limits = Document("pump", id="a", metadata={"table": "x" * 70_000}), Limits(metadata=10**6)
     with pytest.raises(ConfigError, match=r"with limits=Limits\(metadata=\.\.\.\)"):

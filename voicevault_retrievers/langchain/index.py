@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 from langchain_core.documents import Document
 from langchain_core.indexing import DeleteResponse, UpsertResponse
 
-from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import Plan, in_thread
@@ -161,7 +160,6 @@ class HybridIndex(ComposedRetriever, ThreadedIndex):
         return in_thread("open", lambda: self.pipeline)
 
 
-@checks_options
 def open_base(
     base: str | Path,
     *,

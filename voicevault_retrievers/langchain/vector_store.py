@@ -14,7 +14,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from voicevault_retrievers._support.checks import flag, whole
-from voicevault_retrievers._support.foreign_options import checks_options, refused
+from voicevault_retrievers._support.foreign_options import check_options, checks_options, refused
 from voicevault_retrievers.adapters.chunk_collections import (
     CHANNELS,
     BaseCollection,
@@ -127,6 +127,7 @@ class HybridStore(VectorStore):
             embedder = None if embedding is None else as_embedder(embedding)
             opened = connect(str(base), embedder=embedder, analyzer=made, **options)  # type: ignore[arg-type]
         else:
+            check_options(f"{cls.__name__}.open", options, open_base)
             opened = open_base(base, embedding=embedding, language=language, analyzer=analyzer, **options)
         store = cls(base=opened, fusion=fusion, require=require, provenance=provenance, text_of=text_of)
         store._embedding = embedding
@@ -171,9 +172,7 @@ class HybridStore(VectorStore):
 
     @classmethod
     def _over(cls: type[S], base: Any, embedding: Any, options: Mapping[str, Any]) -> S:
-        if isinstance(base, str | Path):
-            return cls.open(base, embedding, **options)
-        return cls(embedding, base, **options)
+        return cls.open(base, embedding, **options) if isinstance(base, str | Path) else cls(embedding, base, **options)
 
     @property
     def embeddings(self) -> Embeddings | None:

@@ -190,7 +190,8 @@ def _check_operand(key: str, operator: str, operand: Any) -> None:
     if not isinstance(operand, str | bool | Real | NoneType):  # null equals nothing
         raise ConfigError(
             f"the filter on {key!r}: {operator} cannot compare {operand!r:.200}: give a string, a number, a boolean, a "
-            'date or a datetime; for several values use {"$in": [...]}, for a missing or null one {"$exists": false}'
+            'date or a datetime; for several values use {"$in": [...]}, or {"$nin": [...]} to deny them; for a missing '
+            'or null one {"$exists": false}'
         )
 
 

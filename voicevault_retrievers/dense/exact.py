@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.mutex import Mutex
-from voicevault_retrievers.core.execution.baton import BATON, PATIENCE
+from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.listing import Listing, kth_highest, merged
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -22,72 +21,9 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.core.vectors import embedded, unit_rows
 from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.int8 import Codes
+from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.dense.rescoring import Bounds
 from voicevault_retrievers.errors import ConfigError
-
-MOST = 16
-"""The most queries that share a pass: each needs one number per row."""
-
-
-@dataclass(eq=False)
-class _Asked:
-    vector: Vector
-    products: NDArray[np.float32] | None = None
-
-
-class Passes:
-    """Inner products of vectors with all rows, in float32.
-
-    The first thread reads the matrix at once; threads that come meanwhile wait, and one of them reads it for all.
-    Sharing changes the order of summation, so the last bits of a product may differ.
-    """
-
-    def __init__(self, matrix: NDArray[np.float32]) -> None:
-        self._matrix = matrix
-        self._changed = threading.Condition()
-        self._reading = False
-        self._waiting: list[_Asked] = []
-
-    def __reduce__(self) -> tuple[type[Passes], tuple[NDArray[np.float32]]]:
-        return Passes, (self._matrix,)
-
-    def products_each(self, vectors: Sequence[Vector]) -> Sequence[NDArray[np.float32]]:
-        """The inner products of each of several vectors, with one pass per `MOST` vectors."""
-        if len(vectors) == 1:
-            return [self.products(vectors[0])]
-        groups = [vectors[at : at + MOST] for at in range(0, len(vectors), MOST)]
-        return [row for group in groups for row in np.stack(group) @ self._matrix.T]
-
-    def products(self, vector: Vector) -> NDArray[np.float32]:
-        """The inner product of a vector with each row."""
-        mine = _Asked(vector)
-        with self._changed:
-            self._waiting.append(mine)
-            while self._reading and mine.products is None:
-                if not self._changed.wait(PATIENCE):
-                    break  # the reading thread may be lost, for example after a fork
-            if mine.products is not None:
-                return mine.products
-            if mine in self._waiting:
-                self._waiting.remove(mine)
-            others, self._waiting = self._waiting[: MOST - 1], self._waiting[MOST - 1 :]
-            self._reading = True
-        try:
-            if not others:
-                mine.products = alone = rescoring.products(self._matrix, vector)
-                return alone
-            together = [mine, *others]
-            found = np.stack([asked.vector for asked in together]) @ self._matrix.T
-            for asked, row in zip(together, found, strict=True):
-                asked.products = row
-            own: NDArray[np.float32] = found[0]
-            return own
-        finally:
-            with self._changed:
-                self._waiting += [asked for asked in others if asked.products is None]
-                self._reading = False
-                self._changed.notify_all()
-
 
 X = TypeVar("X", bound="ExactVectors")
 
@@ -124,21 +60,9 @@ class VectorPart:
         ids, chunks, cosines = [self.rows.ids[at] for at in places], self.rows.chunks, cosines[top]
         return Listing(ids, cosines, lambda at: Found(chunks[places[at]], float(cosines[at])))
 
-    def bounds_each(self, vectors: Sequence[Vector], ordinals: Ordinals | None) -> Sequence[Bounds]:
-        """For each vector its products with all rows or some, or with codes upper bounds of these."""
-        if self.codes is not None:
-            with BATON.aside():
-                return [self.codes.bounds(vector, ordinals) for vector in vectors]
-        if ordinals is not None and len(ordinals) < FEW * len(self.rows):
-            with BATON.aside(len(ordinals)):
-                return [rescoring.products(self.matrix, vector, ordinals) for vector in vectors]
-        with BATON.aside(len(self.rows)):
-            whole = self._passes.products_each(vectors)
-        return whole if ordinals is None else [own[ordinals] for own in whole]
-
-    @cached_property
-    def _passes(self) -> Passes:
-        return Passes(self.matrix)
+    def reads_whole(self, ordinals: Ordinals | None) -> bool:
+        """Whether a search of some rows (None for all) reads all vectors."""
+        return self.codes is None and (ordinals is None or len(ordinals) >= FEW * len(self.rows))
 
 
 class ExactVectors:
@@ -269,7 +193,7 @@ def nearest_in(
 ) -> list[Listing[Found]]:
     """For each vector the k nearest chunks of the selections (None for all) of several parts together."""
     parts = [(part, None if selection is None else selection.ordinals) for part, selection in chosen]
-    bounds = [part.bounds_each(vectors, ordinals) for part, ordinals in parts]
+    bounds = _bounds(parts, vectors)
     found: list[Listing[Found]] = []
     for at, vector in enumerate(vectors):
         error = rescoring.LONGEST * rescoring.rounding(vector)
@@ -280,3 +204,20 @@ def nearest_in(
         least = kth_highest([one.lower(vector, k) for one in bounded], k)
         found.append(merged([one.best(vector, k, least) for one in bounded], k))
     return found
+
+
+def _bounds(parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector]) -> list[Sequence[Bounds]]:
+    """For each part each vector's products with all its rows or some, or with codes upper bounds of these."""
+    whole = [part.matrix for part, ordinals in parts if part.reads_whole(ordinals)]
+    with BATON.aside(sum(len(part.rows) if ordinals is None else len(ordinals) for part, ordinals in parts)):
+        read = iter(Passes.over(whole).products(vectors, whole) if whole else ())
+        found: list[Sequence[Bounds]] = []
+        for part, ordinals in parts:
+            if part.reads_whole(ordinals):
+                own = next(read)
+                found.append(own if ordinals is None else [each[ordinals] for each in own])
+            elif part.codes is not None:
+                found.append([part.codes.bounds(vector, ordinals) for vector in vectors])
+            else:
+                found.append([rescoring.products(part.matrix, vector, ordinals) for vector in vectors])
+        return found

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.helpers import Counting, FailingChannel, ListChannel
 from voicevault_retrievers import BM25, Pipeline, VectorChannel, fuse
@@ -23,7 +22,7 @@ from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Result, Route, Variant, Vector
 from voicevault_retrievers.dense import ExactVectors, VectorPart
-from voicevault_retrievers.dense.exact import Passes
+from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import TOGETHER
 from voicevault_retrievers.pipeline.query_file import read_queries
@@ -132,21 +131,21 @@ async def test_queries_that_are_searched_together_find_what_each_finds_alone() -
 
 @pytest.mark.usefixtures("unrecorded")
 async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    each = Passes.products_each
+    read: list[tuple[int, int]] = []
+    each = Passes.products
 
-    def counted(self: Passes, vectors: Sequence[Vector]) -> Sequence[NDArray[np.float32]]:
-        read.append(len(vectors))
-        return each(self, vectors)
+    def counted(self: Passes, vectors: Sequence[Vector], matrices: Sequence[Any]) -> Any:
+        read.append((len(vectors), len(matrices)))
+        return each(self, vectors, matrices)
 
-    monkeypatch.setattr(Passes, "products_each", counted)
+    monkeypatch.setattr(Passes, "products", counted)
     queries = [f"pump {at}" for at in range(TOGETHER)]
     for search in ("search_many", "asearch_many"):
         embedder = Counting(16)
         found = getattr(_hybrid(embedder), search)(queries)
         assert len(found if search == "search_many" else await found) == TOGETHER
         assert embedder.batches == [TOGETHER]
-        assert read == [TOGETHER, TOGETHER]  # of each half
+        assert read == [(TOGETHER, 2)]  # both halves
         read.clear()
 
 

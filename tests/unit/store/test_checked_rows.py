@@ -11,7 +11,8 @@ import pytest
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase
-from voicevault_retrievers.dense.exact import Passes
+from voicevault_retrievers.dense import passes
+from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.store import commit, files
@@ -33,7 +34,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "transposed": lambda rows: rows.T[0],
     "a ufunc": lambda rows: np.multiply(rows, 2),
     "a reduction": lambda rows: np.add.reduce(rows),
-    "passes for several": lambda rows: np.stack(Passes(rows).products_each(list(WEIGHTS))),
+    "passes for several": lambda rows: np.stack(Passes().products(WEIGHTS, [rows])[0]),
 }
 
 
@@ -79,7 +80,7 @@ def test_several_queries_of_one_call_share_passes_and_find_what_each_finds(
     pipeline = Preset.of({"version": 1, "channels": {"bm25": {}, "dense": {}}}).over(kb)
     texts = [f"pump {at} valve {at}" for at in range(6)]
     alone = [pipeline.search(text, k=5) for text in texts]
-    monkeypatch.setattr(Passes, "products", lambda *_: pytest.fail("a pass for one"))
+    monkeypatch.setattr(passes.rescoring, "products", lambda *_: pytest.fail("a pass for one"))
     together = pipeline.search_many(texts, k=5)
     assert [one.errors for one in together] == [()] * 6
     assert [one.ranking.ids for one in together] == [one.ranking.ids for one in alone]

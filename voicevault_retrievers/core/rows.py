@@ -103,8 +103,12 @@ class Rows:
 
     def _here(self, ids: Iterable[str]) -> dict[str, int]:
         """The ordinals of those given chunks that are live."""
-        own = self.ids
-        if self.live is not None or not isinstance(own, list):
+        own, live = self.ids, self.live
+        if isinstance(own, SearchableIds):
+            find = own.find
+            found = {chunk_id: at for chunk_id in ids if (at := find(chunk_id)) is not None}
+            return found if live is None else {chunk_id: at for chunk_id, at in found.items() if live[at]}
+        if live is not None or not isinstance(own, list):
             return {chunk_id: at for chunk_id in ids if (at := self.ordinal(chunk_id)) is not None}
         count = len(own)
         return {one: at for one in ids if (at := bisect_left(own, one)) < count and own[at] == one}

@@ -254,8 +254,8 @@ class BlockFile:
         """Check the blocks of the given rows, in any order."""
         if not self._whole and len(rows):
             starts = self._start + rows.astype(np.int64) * self._row
-            blocks = np.unique(np.concatenate((starts // BLOCK, (starts + self._row - 1) // BLOCK)))
-            for block in blocks[np.frombuffer(self._checked, dtype=np.uint8)[blocks] == 0].tolist():
+            blocks = np.concatenate((starts // BLOCK, (starts + self._row - 1) // BLOCK))
+            for block in set(blocks[np.frombuffer(self._checked, dtype=np.uint8)[blocks] == 0].tolist()):
                 self._check(block * BLOCK, block * BLOCK + 1)
 
     def _check(self, start: int, stop: int) -> None:

@@ -83,9 +83,10 @@ class _Ids(SearchableIds):
         self._file = file
         self._spans = spans
         self._text: memoryview = file.array().data
+        self._places = range(len(spans))
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return len(self._places)
 
     @overload
     def __getitem__(self, at: int) -> str: ...
@@ -93,18 +94,19 @@ class _Ids(SearchableIds):
     def __getitem__(self, at: slice) -> list[str]: ...
     def __getitem__(self, at: int | slice) -> str | list[str]:
         if isinstance(at, slice):
-            return [self[one] for one in range(*at.indices(len(self)))]
+            return [self[one] for one in self._places[at]]
         self._file.check()
-        start, stop = self._spans[range(len(self))[at]]
+        start, stop = self._spans[self._places[at]]
         return str(self._text[start:stop], *_UTF8)
 
     def find(self, chunk_id: str) -> int | None:
         wanted = chunk_id.encode(*_UTF8)
-        low = (bisect_right(self._kept, wanted) - 1) * _STEP
-        if low < 0:
-            return None
+        firsts, starts = self._runs
+        run = bisect_right(firsts, wanted) - 1
+        if run < 0 or wanted not in self._text[starts[run] : starts[run + 1]].tobytes():
+            return None  # as most ids, which are in other segments
+        low, text = run * _STEP, self._text
         start, ends = self._spans.run(low, low + _STEP)
-        text = self._text
         for at, end in enumerate(ends, low):
             if text[start:end] == wanted:
                 return at
@@ -112,10 +114,12 @@ class _Ids(SearchableIds):
         return None
 
     @cached_property
-    def _kept(self) -> list[bytes]:
+    def _runs(self) -> tuple[list[bytes], list[int]]:
+        """The first id of each run of `_STEP`, and where each run begins, and the last one ends."""
         self._file.check()
-        spans = (self._spans[at] for at in range(0, len(self), _STEP))
-        return [self._text[start:stop].tobytes() for start, stop in spans]
+        spans = [self._spans[at] for at in self._places[::_STEP]]
+        firsts = [self._text[start:stop].tobytes() for start, stop in spans]
+        return firsts, [*(start for start, _ in spans), len(self._text)]
 
 
 class _Spans:
@@ -129,8 +133,8 @@ class _Spans:
         return len(self._ends)
 
     def __getitem__(self, at: int) -> tuple[int, int]:
-        start, ends = self.run(at, at + 1)
-        return start, ends[0]
+        self._file.check()
+        return int(self._ends[at - 1]) if at else 0, int(self._ends[at])
 
     def run(self, first: int, stop: int) -> tuple[int, list[int]]:
         """Where a run of adjoining pieces begins, and where each of them ends."""

@@ -53,6 +53,17 @@ class Conformance(Started, EngineConformance):
         client.upsert([Chunk("1", "pump", "R")])
         assert client.parents(list("PQR")) == {}
 
+    def test_questions_go_with_their_collection(self, collections: Collections) -> None:
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        client.upsert([Chunk("1", "the salary of Bob", metadata={"right": "hr"})])
+        client.engine.asked.upsert([Chunk("q", "what is the salary of Bob?", metadata={"right": "hr"})])
+        client.clear()
+        assert list(client.engine.asked) == []
+        assert not client.engine.run(client.engine.asked.exists())
+        client.engine.asked.upsert([Chunk("q", "of a collection that is not there")])
+        client.clear()
+        assert list(client.engine.asked) == []
+
 
 def parents_of(ids: str) -> list[Chunk]:
     """One of each letter."""

@@ -187,6 +187,20 @@ def test_equally_near_ones_come_by_their_ids(make: Make) -> None:
     assert engine.dense().search("pump", 1).hits[0].score == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("where", [{"group": 9}, {"readers": "alice", "group": 9}, {"name": {"$text": "rare"}}])
+def test_what_few_pass_is_found_among_many_equal_texts_and_lists(make: Make, where: dict[str, Any]) -> None:
+    """Chroma's index misses much of what is equally near, and a list under another key says nothing of a filter."""
+    boilerplate = [Chunk(f"a{at:04}", "the pump", metadata={"group": 1, "readers": ["alice"]}) for at in range(1200)]
+    few = [
+        Chunk(f"z{at}", f"the pump {at}", metadata={"group": 9, "readers": ["alice", "bob"], "name": "rare"})
+        for at in range(12)
+    ]
+    engine = make(embedder=EMBEDDER, analyzer=PLAIN)
+    engine.upsert([*boilerplate, *few])
+    for query in (Query("pump", where=where), Query("pump", require=where)):
+        assert len(engine.dense().search(query, 10)) == 10
+
+
 def test_what_is_replaced_leaves_nothing(make: Make) -> None:
     engine = make()
     before = {"page": 1, "list": ["a"], "file": "x"}

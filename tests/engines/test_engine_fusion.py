@@ -14,7 +14,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, FilterNotSupportedError
 from voicevault_retrievers.fusion import RRF, EngineRRF, fuse
 from voicevault_retrievers.pipeline.presets import Preset
 
@@ -132,3 +132,39 @@ def test_options_that_a_single_request_would_not_have_are_refused(engine: Engine
             Preset.of({"version": 1, "fusion": {"method": "engine"}, **data}).over(engine)
     with pytest.raises(ConfigError, match="whole number"):
         Preset.of({"version": 1, "fusion": {"method": "engine", "k": 6.5}})
+
+
+@pytest.mark.parametrize("where", [{"side": {"$text": "a"}}, {"number": {"$gte": "2024-06"}}, {"number": {"$lt": 99}}])
+def test_under_any_filter_a_fused_search_finds_what_the_channels_find(engine: Engine, where: Any) -> None:
+    if not engine.capabilities.server_fusion:
+        pytest.skip("does not fuse")
+    query = Query("pump of the harbour", where=where)
+    apart = fuse(bm25=engine.bm25(), dense=engine.dense(), method=RRF()).search(query, 20)
+    try:
+        found = engine.fused().search(query, 20)
+    except FilterNotSupportedError as error:
+        assert "fuse" in str(error)  # noqa: PT017 - raised by some engines, for some filters
+    else:
+        assert len(found) == len(apart)
+
+
+def test_a_fused_search_finds_nothing_that_no_channel_finds(engine: Engine) -> None:
+    if not engine.capabilities.server_fusion or type(engine).__name__ == "MilvusEngine":
+        pytest.skip("does not fuse, or ranks by the nearest whatever their cosines, as its docstring says")
+    for text in ASKED:
+        channels = {*engine.bm25().search(text, 200).ids, *engine.dense().search(text, 200).ids}
+        assert set(engine.fused().search(text, 200).ids) <= channels
+
+
+def test_rm3_has_the_keywords_of_a_search_that_an_engine_fuses(engine: Engine) -> None:
+    if not engine.capabilities.server_fusion:
+        pytest.skip("does not fuse")
+    pipeline = Preset.of(
+        {
+            "version": 1,
+            "channels": {"bm25": {}, "dense": {}},
+            "fusion": {"method": "engine"},
+            "expansion": {"method": "rm3"},
+        }
+    ).over(engine)
+    assert pipeline.search("pump", k=5).errors == ()

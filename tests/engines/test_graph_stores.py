@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from llama_index.core.graph_stores import SimplePropertyGraphStore
@@ -93,7 +94,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FalkorDBServer]
 
 
 @pytest.fixture(params=["embedded", "saved", "falkordb", "neo4j", "property graph", "async property graph"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GraphStore]:
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[GraphStore]:
     if request.param == "embedded":
         yield EmbeddedGraph()
     elif request.param == "saved":
@@ -114,7 +117,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 graph._index()
                 neo4j = Neo4jGraph("one")
                 neo4j.__dict__["_driver"] = _OverFalkorDB(graph)
-                neo4j._of_loop[asyncio.get_running_loop()] = _AsyncOverFalkorDB(graph)
+                monkeypatch.setattr(neo4j._of_loop, "get", AsyncMock(return_value=_AsyncOverFalkorDB(graph)))
                 neo4j._indexed = True
                 other = Neo4jGraph("one more")
                 other.__dict__["_driver"] = neo4j._driver

@@ -173,6 +173,18 @@ async def test_a_search_that_ends_at_its_depth_says_so(monkeypatch: pytest.Monke
     assert as_channel(child).search(query, 2).errors == ()
 
 
+def test_what_its_owner_limits_to_k_is_whole_where_no_filter_is_given() -> None:
+    """LangChain's usual `as_retriever(search_kwargs={"k": 4})` wants no more than that."""
+    store = vector_store(InMemoryVectorStore)
+    limited = store.as_retriever(search_kwargs={"k": 2})
+    fused = ours.HybridRetriever(channels={"words": ours.BM25Retriever.from_documents(documents()), "store": limited})
+    assert fused.search("pump").skipped == ()
+    assert (limited >> ours.PageDiversityFilter()).search("pump").skipped == ()
+    assert as_channel(limited).search("pump", 5).errors == ()
+    (note,) = as_channel(limited).search(Query("pump", where={"page": {"$gte": 1}}), 5).errors
+    assert note.kind == "FilterDepth"
+
+
 async def test_where_looking_deeper_fails_what_was_found_stands() -> None:
     class Limited(Unknown):
         def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:

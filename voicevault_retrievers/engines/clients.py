@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import in_thread
 
 
@@ -22,7 +21,8 @@ class Clients:
         self._connect = connect
         self._mutex = Mutex()
         self._of_threads: Any = None
-        self._of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        # in a thread: importing the library and reading certificates are slow
+        self._of_loop: PerLoop[Any] = PerLoop(lambda: in_thread(partial(connect, True)), _closed)
 
     def of_threads(self) -> Any:
         """The client of all threads."""
@@ -33,14 +33,7 @@ class Clients:
 
     async def of_loop(self) -> Any:
         """The client of the running event loop."""
-        loop = asyncio.get_running_loop()
-        client = self._of_loop.get(loop)
-        if client is None:  # in a thread: importing the library and reading certificates are slow
-            made = await in_thread(partial(self._connect, True))
-            client = self._of_loop.setdefault(loop, made)
-            if client is not made:
-                await _closed(made)
-        return client
+        return await self._of_loop.get()
 
     def close(self) -> None:
         """Close the connections of threads."""
@@ -51,9 +44,7 @@ class Clients:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        client = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await _closed(client)
+        await self._of_loop.aclose()
 
 
 async def _closed(client: Any) -> None:

@@ -59,6 +59,20 @@ class Engine(WritableEngine, HybridSearch):
         """The collection of the questions that chunks answer; see `engines.questions`."""
         return self.sibling(QUESTIONS)
 
+    def clear(self) -> None:
+        """Remove the collection with its content, its recipe and the questions that its chunks answer."""
+        self.run(self.exists())  # raises for a collection of another recipe, before anything is removed
+        if not self.name.endswith(QUESTIONS):
+            self.asked.run(self.asked._removing())
+        self.run(self._removing())
+
+    async def aclear(self) -> None:
+        """`clear` on the running event loop."""
+        await self.arun(self.exists())
+        if not self.name.endswith(QUESTIONS):
+            await self.asked.arun(self.asked._removing())
+        await self.arun(self._removing())
+
     def reload(self) -> bool:
         """Read the collection's recipe again; returns whether it has changed."""
         before = self._recipe

@@ -213,6 +213,15 @@ def kind_of(operand: Any) -> type:
     return float if type(operand) is int else type(operand)
 
 
+def keys_of(node: Node) -> frozenset[str]:
+    """The metadata keys that a node's conditions are on."""
+    if isinstance(node, Not):
+        return keys_of(node.part)
+    if isinstance(node, Condition):
+        return frozenset([node.key])
+    return frozenset().union(*map(keys_of, node.parts))
+
+
 def said_alike(operand: Any) -> bool:
     """Whether every store interprets a value in the same way."""
     if type(operand) is str:

@@ -69,7 +69,7 @@ class Foreign(LeafChannel, Generic[A, N, E]):
         where = filter_of(query)
         narrowed = self._narrowed(where)
         return [
-            self._deepened(self._asked(query, wording), where, narrowed, _Deepening(k, self.reach))
+            self._deepened(self._asked(query, wording), where, narrowed, _Deepening(k, self.reach, where))
             for wording in wordings
         ]
 
@@ -87,7 +87,7 @@ class Foreign(LeafChannel, Generic[A, N, E]):
         where = filter_of(query)
         narrowed = self._narrowed(where)
         return [
-            await self._adeepened(await self._aasked(query, wording), where, narrowed, _Deepening(k, self.reach))
+            await self._adeepened(await self._aasked(query, wording), where, narrowed, _Deepening(k, self.reach, where))
             for wording in wordings
         ]
 
@@ -140,8 +140,9 @@ class _Matches(list[Match]):
 class _Deepening:
     """The search depth, raised until k matches are kept."""
 
-    def __init__(self, k: int, reach: int | None) -> None:
+    def __init__(self, k: int, reach: int | None, where: Filter | None) -> None:
         self.k = k
+        self._narrows = where is not None or reach is None
         self.end = MAX_DEPTH if reach is None else min(reach, MAX_DEPTH)
         self.depth = k if reach is None else min(k, reach)
         self.kept: Sequence[Match] | None = None
@@ -152,8 +153,9 @@ class _Deepening:
         """Record the matches kept from `given` entries, and set the depth of the next search."""
         self.kept = kept
         more = len(kept) < self.k and given >= self.depth
-        self.cut = more and self.depth >= self.end
-        self.done = not more or self.cut
+        ended = more and self.depth >= self.end
+        self.cut = ended and self._narrows  # without a filter, whoever limits the depth wants no more
+        self.done = not more or ended
         self.depth = min(2 * self.depth, self.end)
 
     def fail(self, error: Exception) -> None:

@@ -35,7 +35,8 @@ class FusedLeaf(EngineLeaf[E]):
 
     def plan(self, query: Query, k: int) -> Plan[Ranking]:
         weights = query.weights or {}
-        if common_wording(query) is not None and all(weights.get(name, 1.0) == 1.0 for name in ("bm25", "dense")):
+        equal = all(weights.get(name, 1.0) == 1.0 for name in ("bm25", "dense"))
+        if equal and common_wording(query) is not None and self._tells(query):
             return (yield from super().plan(query, k))
         return (yield from self._apart.plan(query, k))
 
@@ -44,6 +45,10 @@ class FusedLeaf(EngineLeaf[E]):
         if vectors is None:
             return []
         return (yield from self._fusing(query, AskedWording(self.bm25, query, wording), vectors[0], k))
+
+    def _tells(self, query: Query) -> bool:
+        """Whether the engine applies the query's filter exactly, so that what does not pass takes no ranks."""
+        return True
 
     @abstractmethod
     def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:

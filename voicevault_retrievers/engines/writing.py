@@ -68,14 +68,6 @@ class WritableEngine(Server):
         """`delete` on the running event loop."""
         return await self.arun(self._deleting(ids, where))
 
-    def clear(self) -> None:
-        """Remove the collection with its content and its recipe."""
-        self.run(self._clearing())
-
-    async def aclear(self) -> None:
-        """`clear` on the running event loop."""
-        await self.arun(self._clearing())
-
     def _deleting(self, ids: Iterable[str] | None, where: Filter | None) -> Steps[int]:
         if (ids is None) == (where is None):
             raise ConfigError("say which chunks to delete by ids or by where=...")
@@ -100,8 +92,9 @@ class WritableEngine(Server):
             if cursor is None:
                 return found
 
-    def _clearing(self) -> Steps[None]:
-        if (yield from self._ready()):
+    def _removing(self) -> Steps[None]:
+        """Remove the collection, of whatever recipe."""
+        if (yield from self._read_recipe()) is not None:
             yield from self._drop()
         self.forget()
 

@@ -93,6 +93,9 @@ def keyword_channel(channel: Channel) -> Channel | None:
     """The first keyword channel of a composition; channels below a filter are not searched."""
     if channel.kind == "keyword":
         return channel
+    fused = getattr(channel, "bm25", None)  # of a channel whose engine fuses keywords and vectors
+    if isinstance(fused, Channel):
+        return fused
     parts = () if isinstance(channel, Through) else channel.children().values()
     return next((found for part in parts if (found := keyword_channel(part)) is not None), None)
 

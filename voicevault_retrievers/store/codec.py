@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -50,13 +50,11 @@ class Limits:
                 f"the metadata of chunk {chunk.id!r} has {len(chunk.metadata)} keys, more than {self.keys}: put "
                 "what no filter asks for under one key"
             )
-        for key in chunk.metadata:
-            if isinstance(key, str) and not key.isprintable():
-                raise ConfigError(f"the metadata key {key!r} of chunk {chunk.id!r} has characters that do not print")
         if _deeper(chunk.metadata, self.depth):
             raise ConfigError(
                 f"the metadata of chunk {chunk.id!r} nests deeper than {self.depth} lists and dicts: flatten it"
             )
+        _check_keys(chunk)
 
     def check_size(self, chunk: Chunk, size: int) -> None:
         """Raises ConfigError where the JSON of a chunk's metadata has too many bytes."""
@@ -75,6 +73,25 @@ def _deeper(value: Any, depth: int) -> bool:
         if not level:
             return False
     return any(True for outer in level for _ in _inside(outer))
+
+
+def _check_keys(chunk: Chunk) -> None:
+    for key in _keys(chunk.metadata):
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"the metadata key {key!r} of chunk {chunk.id!r} is not a string, and JSON would make it one: write "
+                f"{str(key)!r}"
+            )
+    for key in chunk.metadata:
+        if not key.isprintable():
+            raise ConfigError(f"the metadata key {key!r} of chunk {chunk.id!r} has characters that do not print")
+
+
+def _keys(value: Any) -> Iterator[Any]:
+    """The keys of a dict and of all dicts in it."""
+    yield from value if isinstance(value, Mapping) else ()
+    for inner in _inside(value):
+        yield from _keys(inner)
 
 
 def _inside(value: Any) -> list[Any]:

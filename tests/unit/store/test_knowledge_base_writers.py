@@ -493,6 +493,8 @@ def test_two_that_open_or_create_at_once_have_one_base(tmp_path: Path, monkeypat
         (Chunk("a", metadata={"x": "y" * 65536}), "has 65545 bytes as JSON, more than 65536"),
         (Chunk("a", metadata={"a\x00b": 1}), "characters that do not print"),
         (Chunk("a", metadata={"x": set()}), "cannot be kept as JSON"),
+        (Chunk("a", metadata={1: "column", "1": "other"}), "the metadata key 1 of chunk 'a' is not a string"),
+        (Chunk("a", metadata={"of": [{"b": {None: 1}}]}), "the metadata key None of chunk 'a' is not a string"),
         (Chunk("a", metadata={f"{i}": i for i in range(257)}), "has 257 keys, more than 256"),
         (Chunk("a", parent_id=5), "parent_id of chunk 'a' is a string or None"),  # type: ignore[arg-type]  # on purpose
     ],

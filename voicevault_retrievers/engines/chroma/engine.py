@@ -14,7 +14,7 @@ import numpy as np
 
 from voicevault_retrievers._support.checks import header, whole
 from voicevault_retrievers.core.execution.steps import Compute, Steps
-from voicevault_retrievers.core.filters import Filter, both, compile_filter
+from voicevault_retrievers.core.filters import Filter, Predicate, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Vector
@@ -132,8 +132,10 @@ class ChromaEngine(ChromaCollection):
         while ask > 0:
             near = yield from self._near(place, vector, ask, told)
             found = sorted((one for one in near if passes(one.chunk.metadata)), key=_order)
-            everything = len(near) < ask or ask >= size
-            if everything or (len(found) >= k and (found[k - 1].score > near[-1].score or ask >= max(TIES, 2 * k))):
+            if len(near) < ask and len(found) < k:
+                return (yield from self._nearest_of_all(place, vector, k, told, passes))
+            settled = len(found) >= k and (found[k - 1].score > near[-1].score or ask >= max(TIES, 2 * k))
+            if settled or len(near) < ask or ask >= size:
                 return found[:k]
             ask = min(4 * ask, size)
         return []
@@ -144,12 +146,28 @@ class ChromaEngine(ChromaCollection):
         passing = yield ChromaRequest("get", self.name, place.key, options)
         if len(passing["ids"]) > FEW:
             return None
-        got = yield from self._rows(place, [*map(id_of, passing["ids"])], ["documents", "metadatas", "embeddings"])
+        return (yield from self._compared(place, vector, passing["ids"]))
+
+    def _nearest_of_all(
+        self, place: CollectionState, vector: Vector, k: int, where: Any, passes: Predicate
+    ) -> Steps[list[Found]]:
+        """The nearest of all that pass, by comparing each: Chroma's index can miss many, as where vectors are equal."""
+        passing = yield ChromaRequest("get", self.name, place.key, {"where": where, "include": []})
+        found: list[Found] = []
+        for start in range(0, len(passing["ids"]), PAGE):
+            some = yield from self._compared(place, vector, passing["ids"][start : start + PAGE])
+            found = sorted([*found, *(one for one in some if passes(one.chunk.metadata))], key=_order)[:k]
+        return found
+
+    def _compared(self, place: CollectionState, vector: Vector, keys: Sequence[str]) -> Steps[list[Found]]:
+        """The chunks of some rows, with exact cosines."""
+        got = yield from self._rows(place, [*map(id_of, keys)], ["documents", "metadatas", "embeddings"])
         if not got["ids"]:
             return []
         rows = np.asarray(got["embeddings"], dtype=np.float64)
         lengths = np.linalg.norm(rows, axis=1)
-        cosines = rows @ vector.astype(np.float64) / np.where(lengths, lengths, 1)
+        products = (rows * vector.astype(np.float64)).sum(axis=1)  # not by BLAS, where equal rows can differ in a bit
+        cosines = products / np.where(lengths, lengths, 1)
         chunks = self._chunks(got["ids"], got["documents"], got["metadatas"])
         return [Found(chunk, cosine) for chunk, cosine in zip(chunks, cosines.tolist(), strict=True)]
 

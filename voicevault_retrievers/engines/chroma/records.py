@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.filters import Filter, parse
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
-from voicevault_retrievers.engines.filters import KEY, Chroma, said
+from voicevault_retrievers.engines.filters import KEY, Chroma, keys_of, said
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import IncompatibleIndexError
 
@@ -67,9 +67,14 @@ def packed(chunk: Chunk, digest: str = "") -> dict[str, Any]:
         private["header"] = chunk.header
     if text_of(chunk) != chunk.text:
         private["text"] = chunk.text
-    others = {OTHERS_KEY: True} if any(_may_pass(value) for value in rest.values()) else {}
+    others = {mark_of(key): True for key, value in rest.items() if _sayable(key) and _may_pass(value)}
     parent = {} if chunk.parent_id is None else {PARENT_KEY: key_of(chunk.parent_id)}
     return {**own, **others, **parent, PRIVATE_KEY: json.dumps(private)}
+
+
+def mark_of(key: str) -> str:
+    """The key that marks a row whose value under `key` is hidden from Chroma, and could pass a filter on it."""
+    return f"{OTHERS_KEY}.{key}"
 
 
 def replacing(row: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +120,8 @@ def native(where: Filter | None) -> dict[str, Any] | None:
     """The part of a filter that Chroma can apply: passes all chunks that the filter passes, and often more."""
     language = Chroma(RESERVED)
     clause = said(where, language)
-    return None if clause is None else language.some([clause, {OTHERS_KEY: True}])
+    marks = [{mark_of(key): True} for key in sorted(keys_of(parse(where))) if _sayable(key)]
+    return None if clause is None else language.some([clause, *marks])
 
 
 def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
@@ -136,7 +142,7 @@ def requests(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 def _comparable(key: str, value: Any) -> bool:
     """Whether Chroma stores a value exactly and compares it as filters do."""
-    if key in RESERVED or not KEY.fullmatch(key):
+    if not _sayable(key):
         return False
     if isinstance(value, bool):
         return True
@@ -145,6 +151,11 @@ def _comparable(key: str, value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value) and (value != 0 or math.copysign(1, value) > 0)  # Chroma has one zero
     return isinstance(value, str) and value.isprintable()
+
+
+def _sayable(key: str) -> bool:
+    """Whether a filter on a key is told to Chroma."""
+    return KEY.fullmatch(key) is not None and key not in RESERVED
 
 
 def _may_pass(value: Any) -> bool:

@@ -382,7 +382,7 @@ class ElasticEngine(ElasticCollection):
         answers = [one["hits"]["hits"] for one in told]
         if native is not None and ranked:
             return self._hits(words, answers[0]), []
-        found = self._near(answers[-1], lambda score: 2 * score - 1)
+        found = [one for one in self._near(answers[-1], lambda score: 2 * score - 1) if one.score > 0]
         by_words = self._hits(words, answers[0]) if ranked else []
         return [hit for hit in by_words if hit.forms], found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import (
     ConfigError,
@@ -88,7 +87,7 @@ class Connection:
         self._lock = Lock()
         self._client: Any = None
         self._served: _Served | None = None
-        self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        self._of_loop: PerLoop[Any] = PerLoop(self._aopened, lambda client: client.close())
 
     def now(self, asked: MilvusCall) -> Any:
         """The server's answer."""
@@ -106,7 +105,7 @@ class Connection:
         if self.place.file is not None:
             return await in_thread(partial(self.now, asked))
         try:
-            client = self._aopened()
+            client = await self._of_loop.get()
             return await getattr(client, asked.method)(**asked.options, timeout=self.timeout)
         except Exception as error:
             raise self._mapped(error) from error
@@ -121,9 +120,7 @@ class Connection:
             served.release()
 
     async def aclose(self) -> None:
-        client = self._async.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self._of_loop.aclose()
 
     def _opened(self) -> Any:
         with self._lock:
@@ -142,12 +139,9 @@ class Connection:
                     raise
             return self._client
 
-    def _aopened(self) -> Any:
-        loop = asyncio.get_running_loop()
-        if loop not in self._async:
-            milvus = require("pymilvus", extra="milvus")
-            self._async[loop] = milvus.AsyncMilvusClient(self.place.uri, **self._options())
-        return self._async[loop]
+    async def _aopened(self) -> Any:
+        milvus = require("pymilvus", extra="milvus")
+        return milvus.AsyncMilvusClient(self.place.uri, **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {

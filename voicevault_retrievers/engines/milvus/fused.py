@@ -31,7 +31,8 @@ class MilvusFused(FusedLeaf[MilvusFusing]):
     """Keyword and vector search in one request, which Milvus fuses by reciprocal ranks.
 
     Scores are sums of `1 / (k + rank)`, ranks from 1, over the first `depth` hits of each ranking, as float32, higher
-    is better. The vector ranking is that of `dense()`. The keyword ranking is that of Milvus' BM25 function; with exact
+    is better. The vector ranking is that of `dense()`, and behind it chunks with a cosine of 0 or less, which `dense()`
+    leaves out. The keyword ranking is that of Milvus' BM25 function; with exact
     statistics, and in Milvus Lite, it uses estimates of BM25 (frequency and length are quantised), so that chunks with
     nearly equal scores may be ordered differently than by `bm25()`. A filter that Milvus cannot apply exactly raises
     FilterNotSupportedError: fuse the two channels here then.

@@ -80,6 +80,8 @@ class QdrantSearch(SearchedEngine, Protocol):
 
     way: Way
 
+    def tells(self, where: Filter | None) -> bool: ...
+
     @property
     def prefix(self) -> int | None:
         """The dimensions of the collection's short vectors, as far as known."""
@@ -141,12 +143,14 @@ class QdrantFused(FusedLeaf[QdrantSearch]):
     stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Its own
     idf counts, or under `require` that of the permitted chunks, counted before. Under `require` only filters that
     Qdrant evaluates exactly are accepted: equality with strings, whole numbers and booleans, `$in`, `$and`, `$or`;
-    others raise FilterNotSupportedError. Where Qdrant cannot evaluate `where` exactly, chunks that fail it still take
-    ranks.
+    others raise FilterNotSupportedError. A `where` of another kind is searched channel by channel and fused here.
     """
 
     def __init__(self, engine: QdrantSearch, k: float, depth: int, *, name: str = "fused", **options: Any) -> None:
         super().__init__(engine, name, k, depth, EngineBM25(engine, **options), QdrantDense(engine))
+
+    def _tells(self, query: Query) -> bool:
+        return self.engine.tells(query.where)
 
     def _fusing(self, query: Query, asked: AskedWording, vector: Vector, k: int) -> Steps[list[Match]]:
         hits = yield from self.engine.fusing(asked, vector, ByRanks(self.k, max(self.depth, k)), k, query)

@@ -270,6 +270,10 @@ class QdrantEngine(WritableCollection):
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         return (yield from self._counted(asked, (yield from self._counted_sums(asked.counting))))
 
+    def tells(self, where: Filter | None) -> bool:
+        """Whether Qdrant evaluates a filter exactly."""
+        return requests.told_exactly(where)
+
     def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
         """The best hits by keywords and vectors, fused in Qdrant; see `QdrantFused`."""
         if not (yield from self._ready()) or self._analyzer is None or k == 0:
@@ -283,18 +287,17 @@ class QdrantEngine(WritableCollection):
         if nothing_passes(wanted):
             return []
         clause, params = self._clause(wanted), self._params(self.way)
-        limit = k if requests.told_exactly(wanted) else 2 * fusion.depth
         if self._by_engine(asked):
 
             def made(words: Keywords) -> list[Any]:
-                return [requests.fused((WEIGHTS, engine_query(words)), vector, fusion, limit, clause, params)]
+                return [requests.fused((WEIGHTS, engine_query(words)), vector, fusion, k, clause, params)]
 
             words, (told,) = yield from self._engine_search(asked, made)
         else:
             words, sums = yield from self._counting(asked)
             scoring = yield from self._scoring(words, sums)
             by_words = (BOUNDS, scoring.query())
-            (told,), _ = yield from self._search(requests.fused(by_words, vector, fusion, limit, clause, params))
+            (told,), _ = yield from self._search(requests.fused(by_words, vector, fusion, k, clause, params))
         passes = compile_filter(wanted)
         found = [fused_hit(words, passes, one.payload, float(one.score), self.name) for one in told]
         return best((hit for hit in found if hit is not None), k)

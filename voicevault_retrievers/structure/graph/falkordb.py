@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.checks import number, seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, CypherStore, Rows
 
@@ -47,7 +46,7 @@ class FalkorDBGraph(CypherStore):
         self._options = {"host": host, "port": self.port, "username": username, "password": password, "ssl": ssl}
         self._indexed = False
         self._lock = Mutex()
-        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._of_loop: PerLoop[Any] = PerLoop(self._async_graph, lambda graph: graph.client.aclose())
 
     def ask(self, statement: CypherStatement) -> Rows:
         """The rows of a statement."""
@@ -63,7 +62,7 @@ class FalkorDBGraph(CypherStore):
         """`ask` on the running event loop, with a connection of that loop."""
         if statement.writes:
             raise ConfigError("FalkorDBGraph writes with put and delete, which are not async: call them in a thread")
-        graph = self._async_graph()
+        graph = await self._of_loop.get()
         with self._errors(statement) as rows:
             asked = graph.ro_query(statement.text, dict(statement.parameters), timeout=self._milliseconds)
             rows.extend((await asked).result_set)
@@ -80,9 +79,7 @@ class FalkorDBGraph(CypherStore):
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        graph = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if graph is not None:
-            await graph.client.aclose()
+        await self._of_loop.aclose()
 
     @cached_property
     def _client(self) -> Any:
@@ -98,16 +95,11 @@ class FalkorDBGraph(CypherStore):
         """The server's own time limit for a search, so that abandoned searches end."""
         return None if self.timeout is None else max(1, int(1000 * self.timeout))
 
-    def _async_graph(self) -> Any:
-        loop = asyncio.get_running_loop()
-        graph = self._of_loop.get(loop)
-        if graph is None:
-            redis, client = require("redis", extra="graph"), require("redis.asyncio", extra="graph")
-            retry = require("redis.asyncio.retry", extra="graph")
-            connected = client.Redis(**self._connection(redis), retry=self._once(retry.Retry, redis))
-            graph = require("falkordb.asyncio.graph", extra="graph").AsyncGraph(connected, self.name)
-            self._of_loop[loop] = graph
-        return graph
+    async def _async_graph(self) -> Any:
+        redis, client = require("redis", extra="graph"), require("redis.asyncio", extra="graph")
+        retry = require("redis.asyncio.retry", extra="graph")
+        connected = client.Redis(**self._connection(redis), retry=self._once(retry.Retry, redis))
+        return require("falkordb.asyncio.graph", extra="graph").AsyncGraph(connected, self.name)
 
     def _connection(self, redis: Any) -> dict[str, Any]:
         limits = {"socket_timeout": self.timeout, "socket_connect_timeout": self.timeout}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.hosts import mask_credentials
+from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import Steps, run
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.structure.graph.cypher import Cypher, CypherStatement, CypherStore, Rows
@@ -50,7 +49,7 @@ class Neo4jGraph(CypherStore):
         self.timeout = seconds_or_none("timeout", timeout)
         self._auth = auth
         self._indexed = False
-        self._of_loop: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._of_loop: PerLoop[Any] = PerLoop(self._async_driver, lambda driver: driver.close())
 
     def ask(self, statement: CypherStatement) -> Rows:
         """The rows of a statement, in a transaction of its own."""
@@ -62,7 +61,7 @@ class Neo4jGraph(CypherStore):
     async def aask(self, statement: CypherStatement) -> Rows:
         """`ask` on the running event loop, with a connection of that loop."""
         with self._errors():
-            async with self._async_driver().session(**self._session()) as session:
+            async with (await self._of_loop.get()).session(**self._session()) as session:
                 given = await session.run(self._query(statement), dict(statement.parameters))
                 return [tuple(record.values()) async for record in given]
 
@@ -82,9 +81,7 @@ class Neo4jGraph(CypherStore):
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        driver = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if driver is not None:
-            await driver.close()
+        await self._of_loop.aclose()
 
     def _written(self, statements: Any) -> None:
         self._index()
@@ -107,14 +104,8 @@ class Neo4jGraph(CypherStore):
     def _driver(self) -> Any:
         return require("neo4j", extra="graph").GraphDatabase.driver(self.uri, auth=self._auth, **self._limits())
 
-    def _async_driver(self) -> Any:
-        loop = asyncio.get_running_loop()
-        driver = self._of_loop.get(loop)
-        if driver is None:
-            neo4j = require("neo4j", extra="graph")
-            driver = neo4j.AsyncGraphDatabase.driver(self.uri, auth=self._auth, **self._limits())
-            self._of_loop[loop] = driver
-        return driver
+    async def _async_driver(self) -> Any:
+        return require("neo4j", extra="graph").AsyncGraphDatabase.driver(self.uri, auth=self._auth, **self._limits())
 
     def _limits(self) -> dict[str, Any]:
         if self.timeout is None:

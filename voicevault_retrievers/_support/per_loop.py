@@ -1,0 +1,59 @@
+"""Clients that belong to an event loop, and are closed when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class _Held(NamedTuple, Generic[T]):
+    client: T
+    over: asyncio.Event
+    closing: asyncio.Task[None]
+
+
+class PerLoop(Generic[T]):
+    """One client for each event loop, made when it is first asked for.
+
+    A client that nobody closes would keep its loop, and its open connections, for as long as this object lives. So a
+    task closes it when the loop ends: `asyncio.run` and servers cancel all tasks then. The client of a loop that was
+    closed without that is dropped when another loop asks for one.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]]) -> None:
+        self._make, self._close = make, close
+        self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
+
+    async def get(self) -> T:
+        """The client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        held = self._held.get(loop)
+        if held is not None:
+            return held.client
+        made = await self._make()
+        held = self._held.get(loop)
+        if held is not None:  # of another task, that was quicker
+            await self._close(made)
+            return held.client
+        for other in [one for one in list(self._held) if one.is_closed()]:
+            self._held.pop(other, None)
+        over = asyncio.Event()
+        self._held[loop] = _Held(made, over, loop.create_task(self._until_over(loop, made, over)))
+        return made
+
+    async def aclose(self) -> None:
+        """Close the client of the running event loop; the next that asks gets another."""
+        held = self._held.get(asyncio.get_running_loop())
+        if held is not None:
+            held.over.set()
+            await held.closing
+
+    async def _until_over(self, loop: asyncio.AbstractEventLoop, client: T, over: asyncio.Event) -> None:
+        try:
+            await over.wait()
+        finally:
+            self._held.pop(loop, None)
+            await self._close(client)

@@ -26,6 +26,7 @@ CHUNKS = [
     for at in range(120)
 ]
 FUSED = "embedded qdrant postgres postgres-bm25 chroma milvus lancedb elasticsearch opensearch".split()
+FUSING = "qdrant postgres postgres-bm25 milvus elasticsearch opensearch".split()
 ASKED = ["pump of the harbour", "pilot ledger", "tide", "gauge crane nosuchword", "oil lamp master buoy"]
 
 
@@ -134,10 +135,9 @@ def test_options_that_a_single_request_would_not_have_are_refused(engine: Engine
         Preset.of({"version": 1, "fusion": {"method": "engine", "k": 6.5}})
 
 
+@pytest.mark.parametrize("engine", FUSING, indirect=True)
 @pytest.mark.parametrize("where", [{"side": {"$text": "a"}}, {"number": {"$gte": "2024-06"}}, {"number": {"$lt": 99}}])
 def test_under_any_filter_a_fused_search_finds_what_the_channels_find(engine: Engine, where: Any) -> None:
-    if not engine.capabilities.server_fusion:
-        pytest.skip("does not fuse")
     query = Query("pump of the harbour", where=where)
     apart = fuse(bm25=engine.bm25(), dense=engine.dense(), method=RRF()).search(query, 20)
     try:
@@ -148,17 +148,15 @@ def test_under_any_filter_a_fused_search_finds_what_the_channels_find(engine: En
         assert len(found) == len(apart)
 
 
+@pytest.mark.parametrize("engine", [one for one in FUSING if one != "milvus"], indirect=True)  # as its docstring says
 def test_a_fused_search_finds_nothing_that_no_channel_finds(engine: Engine) -> None:
-    if not engine.capabilities.server_fusion or type(engine).__name__ == "MilvusEngine":
-        pytest.skip("does not fuse, or ranks by the nearest whatever their cosines, as its docstring says")
     for text in ASKED:
         channels = {*engine.bm25().search(text, 200).ids, *engine.dense().search(text, 200).ids}
         assert set(engine.fused().search(text, 200).ids) <= channels
 
 
+@pytest.mark.parametrize("engine", FUSING, indirect=True)
 def test_rm3_has_the_keywords_of_a_search_that_an_engine_fuses(engine: Engine) -> None:
-    if not engine.capabilities.server_fusion:
-        pytest.skip("does not fuse")
     pipeline = Preset.of(
         {
             "version": 1,

@@ -142,7 +142,7 @@ class _Deepening:
 
     def __init__(self, k: int, reach: int | None, where: Filter | None) -> None:
         self.k = k
-        self._narrows = where is not None or reach is None
+        self._narrows = bool(where) or reach is None
         self.end = MAX_DEPTH if reach is None else min(reach, MAX_DEPTH)
         self.depth = k if reach is None else min(k, reach)
         self.kept: Sequence[Match] | None = None

@@ -559,3 +559,21 @@ def test_a_hybrid_retriever_finds_what_its_bm25_retriever_was_given_since() -> N
     hybrid = HybridRetriever(channels={"words": retriever})
     retriever.add([NEW])
     assert ids(hybrid.invoke("spare")) == ["spare"]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_follows_its_own_store(copied: Any) -> None:
+    """Both channels search the copy of the store: what is added to one is not half in the other."""
+    store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    store.add_documents([Document("a green pump", id="pump"), Document("a red valve", id="valve")])
+    channels = {"bm25": BM25Retriever.from_vector_store(store), "dense": store}
+    original = HybridRetriever(channels=channels, fusion="rrf")
+    other = copied(original)
+    other.add([Document("a zebra lamp", id="lamp")])
+    store.delete(["pump"])
+
+    def found(retriever: Any, text: str) -> dict[str | None, set[str]]:
+        return {one.id: set(one.metadata["voicevault"]["channels"]) for one in retriever.invoke(text)}
+
+    assert found(other, "zebra lamp")["lamp"] == found(other, "green pump")["pump"] == {"bm25", "dense"}
+    assert found(original, "zebra lamp").keys() == found(original, "green pump").keys() == {"valve"}

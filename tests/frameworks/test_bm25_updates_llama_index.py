@@ -382,3 +382,20 @@ def test_a_store_that_lists_by_ids_or_filters_alone_says_what_to_do(refusal: typ
 
     with pytest.raises(ConfigError, match="pass the docstore"):
         BM25Retriever.from_vector_store(Refusing())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_a_copy_follows_its_own_index(copied: Any) -> None:
+    """Both channels search the copy of the index: what is added to one is not half in the other."""
+    texts = {"pump": "a green pump", "valve": "a red valve"}
+    index = VectorStoreIndex([TextNode(id_=one, text=text) for one, text in texts.items()], embed_model=HashEmbedding())
+    original = HybridRetriever.from_index(index, fusion="rrf")
+    other = copied(original)
+    other.add([TextNode(id_="lamp", text="a zebra lamp")])
+    index.delete_nodes(["pump"])
+
+    def found(retriever: HybridRetriever, text: str) -> dict[str, set[str]]:
+        return {one.node_id: set((provenance(one) or {})["channels"]) for one in retriever.retrieve(text)}
+
+    assert found(other, "zebra lamp")["lamp"] == found(other, "green pump")["pump"] == {"bm25", "dense"}
+    assert found(original, "zebra lamp").keys() == found(original, "green pump").keys() == {"valve"}

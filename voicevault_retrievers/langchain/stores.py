@@ -12,7 +12,7 @@ The part of a filter that each store is given (see `engines.filters`):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,15 +70,20 @@ def copied(
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
     wanted = None if ids is None else list(several(ids))
 
-    def listed() -> list[Chunk]:
-        return chunks_of(documents_of(store, wanted), text_of)
-
+    listed = partial(_listed, store, wanted, text_of)
     name, chunks = type(store).__name__, listed()
     if wanted is None and isinstance(store, InMemoryVectorStore):
-        return CopiedIndex(name, store, listed, partial(_chunks, store, text_of), lambda: store.store), chunks
+        return CopiedIndex(
+            name, store, listed, partial(_chunks, store, text_of), partial(getattr, store, "store")
+        ), chunks
     if wanted is None and _docstore(store) is not None:
-        return CopiedIndex(name, store, listed, *_by_key(store, text_of)), chunks
+        by_key = _ByKey(store, text_of)
+        return CopiedIndex(name, store, listed, by_key.get, by_key.held if by_key.has_ids else None), chunks
     return CopiedIndex(name, store, listed, partial(_chunks, store, text_of)), chunks
+
+
+def _listed(store: VectorStore, ids: list[str] | None, text_of: TextOf) -> list[Chunk]:
+    return chunks_of(documents_of(store, ids), text_of)
 
 
 def kinds_of(part: Any) -> list[str]:
@@ -127,26 +132,28 @@ def _docstore(store: VectorStore) -> Mapping[str, Document] | None:
     return held if isinstance(held, Mapping) else None
 
 
-def _by_key(
-    store: VectorStore, text_of: TextOf
-) -> tuple[Callable[[Sequence[str]], list[Chunk]], Callable[[], Collection[str]] | None]:
-    """A lookup of chunks by id in an in-memory docstore, and a view of its keys where these are the ids."""
+class _ByKey:
+    """A lookup of chunks by id in a store's in-memory docstore; `has_ids` where its keys are the ids."""
 
-    def held() -> Mapping[str, Document]:
-        return _docstore(store) or {}  # read each time: adding documents may replace the dict
+    def __init__(self, store: VectorStore, text_of: TextOf) -> None:
+        self._store = store
+        self._text_of = text_of
+        self._keys = self._keys_of()
+        self.has_ids = all(one == key for one, key in self._keys.items())
 
-    def keys_of() -> dict[str, str]:
-        return {chunk_of(document).id: key for key, document in list(held().items())}
+    def held(self) -> Mapping[str, Document]:
+        """The documents by key, read each time: adding documents may replace the dict."""
+        return _docstore(self._store) or {}
 
-    keys = keys_of()
+    def get(self, ids: Sequence[str]) -> list[Chunk]:
+        """The chunks with these ids that the store holds now."""
+        if not self._keys.keys() >= set(ids):
+            self._keys.update(self._keys_of())
+        documents = (self.held().get(self._keys.get(one, one)) for one in ids)
+        return [chunk_of(document, self._text_of) for document in documents if document is not None]
 
-    def get(ids: Sequence[str]) -> list[Chunk]:
-        if not keys.keys() >= set(ids):
-            keys.update(keys_of())
-        documents = (held().get(keys.get(one, one)) for one in ids)
-        return [chunk_of(document, text_of) for document in documents if document is not None]
-
-    return get, held if all(one == key for one, key in keys.items()) else None
+    def _keys_of(self) -> dict[str, str]:
+        return {chunk_of(document).id: key for key, document in list(self.held().items())}
 
 
 def _checked(store: VectorStore, ids: Sequence[str]) -> list[Document]:

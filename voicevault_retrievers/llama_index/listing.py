@@ -58,20 +58,33 @@ def copied(
     listing = _listed(store)
     chunks = chunks_of(_nodes(source, store, listing, docstore), mode)
 
-    def known() -> Collection[str]:
-        return _known(source, store)
-
-    def from_docstore(ids: Sequence[str]) -> list[Chunk]:
-        there = known() if listing is None else {chunk.id for chunk in _stored(store, ids, mode)}
-        return [] if held is None else _held(held, [one for one in ids if one in there], mode)
-
+    known = partial(_known, source, store)
+    from_docstore = partial(_from_docstore, None if listing is not None else known, store, held, mode)
     return CopiedIndex(
         type(store).__name__,
         store,
-        lambda: chunks_of(nodes_of(source, docstore), mode),
+        partial(_now, source, docstore, mode),
         partial(_stored, store, mode=mode) if listing is not None and docstore is None else from_docstore,
         known if listing is None else None,
     ), chunks
+
+
+def _now(
+    source: VectorStoreIndex | BasePydanticVectorStore, docstore: BaseDocumentStore | None, mode: MetadataMode
+) -> list[Chunk]:
+    return chunks_of(nodes_of(source, docstore), mode)
+
+
+def _from_docstore(
+    known: Callable[[], Collection[str]] | None,
+    store: BasePydanticVectorStore,
+    docstore: BaseDocumentStore | None,
+    mode: MetadataMode,
+    ids: Sequence[str],
+) -> list[Chunk]:
+    """The chunks of a docstore with these ids, as long as the store, or what is `known` of it, has them."""
+    there = {chunk.id for chunk in _stored(store, ids, mode)} if known is None else known()
+    return [] if docstore is None else _held(docstore, [one for one in ids if one in there], mode)
 
 
 def _check(source: object) -> None:

@@ -45,7 +45,7 @@ def stays_as_it_was(search: Any) -> None:
         await asyncio.gather(*[search() for _ in range(4)])
 
     asyncio.run(asked())
-    before = in_time(sockets)
+    before = sockets()
     for _ in range(LOOPS):
         asyncio.run(asked())
     most = before + LOOPS - 1  # others in this process open some too; a client that stays has one at least for each
@@ -101,9 +101,11 @@ def test_a_client_is_made_once_for_a_loop_and_closed_at_its_end() -> None:
 
     async def closing() -> tuple[int, int]:
         one = await clients.get()
-        await clients.aclose()
-        await clients.aclose()
-        return one, await clients.get()
+        await clients.aclose(-1)  # not this loop's
+        assert await clients.get() == one
+        _, other = await asyncio.gather(clients.aclose(one), clients.get())  # it is not handed out once it closes
+        await clients.aclose(one)
+        return one, other
 
     assert asyncio.run(closing()) == (2, 3)
     assert closed[2:] == [2, 3]

@@ -44,10 +44,12 @@ class PerLoop(Generic[T]):
         self._held[loop] = _Held(made, over, loop.create_task(self._until_over(loop, made, over)))
         return made
 
-    async def aclose(self) -> None:
-        """Close the client of the running event loop; the next that asks gets another."""
-        held = self._held.get(asyncio.get_running_loop())
-        if held is not None:
+    async def aclose(self, client: T | None = None) -> None:
+        """Close the client of the running event loop, or only this one; the next that asks gets another."""
+        loop = asyncio.get_running_loop()
+        held = self._held.get(loop)
+        if held is not None and (client is None or client is held.client):
+            del self._held[loop]
             held.over.set()
             await held.closing
 
@@ -55,5 +57,7 @@ class PerLoop(Generic[T]):
         try:
             await over.wait()
         finally:
-            self._held.pop(loop, None)
+            held = self._held.get(loop)
+            if held is not None and held.over is over:
+                del self._held[loop]
             await self._close(client)

@@ -73,9 +73,8 @@ def copied(
     listed = partial(_listed, store, wanted, text_of)
     name, chunks = type(store).__name__, listed()
     if wanted is None and isinstance(store, InMemoryVectorStore):
-        return CopiedIndex(
-            name, store, listed, partial(_chunks, store, text_of), partial(getattr, store, "store")
-        ), chunks
+        get, held = partial(_chunks, store, text_of), partial(getattr, store, "store")
+        return CopiedIndex(name, store, listed, get, held), chunks
     if wanted is None and _docstore(store) is not None:
         by_key = _ByKey(store, text_of)
         return CopiedIndex(name, store, listed, by_key.get, by_key.held if by_key.has_ids else None), chunks

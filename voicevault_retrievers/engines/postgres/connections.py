@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
+from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import Steps, arun, run
 from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
@@ -73,15 +72,6 @@ class _TooSlow(Exception):  # noqa: N818 - as above
     """The server does not answer in time."""
 
 
-@dataclass(frozen=True, eq=False)
-class _LoopPool:
-    """The pool of an event loop, and the task that closes it."""
-
-    pool: Any
-    over: asyncio.Event
-    closing: asyncio.Task[None]
-
-
 class Pools:
     """The connections to one database; `size` is the most for threads, and for each event loop.
 
@@ -95,7 +85,7 @@ class Pools:
         self._settings = settings
         self._mutex = Mutex()
         self._pool: Any = None
-        self._of_loop: WeakKeyDictionary[Any, _LoopPool] = WeakKeyDictionary()
+        self._of_loop: PerLoop[Any] = PerLoop(self._aopened, lambda pool: pool.close())
 
     @property
     def place(self) -> str:
@@ -120,14 +110,14 @@ class Pools:
         """`ask` on the running event loop."""
         with self._errors():
             for left in reversed(range(TRIES)):
-                pool = await self._aopened()
+                pool = await self._of_loop.get()
                 try:
                     async with pool.connection() as connection:
                         return await _adone(connection, ask, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - as above
                     _check(error, left)
                     if isinstance(error, _Lost):
-                        await self._adrop(pool)
+                        await self._of_loop.aclose(pool)
         return None
 
     def close(self) -> None:
@@ -136,9 +126,7 @@ class Pools:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        held = self._of_loop.get(asyncio.get_running_loop())
-        if held is not None:
-            await self._adrop(held.pool)
+        await self._of_loop.aclose()
 
     def _opened(self) -> Any:
         pool = self._pool
@@ -152,28 +140,15 @@ class Pools:
         return pool
 
     async def _aopened(self) -> Any:
-        loop = asyncio.get_running_loop()
-        held = self._of_loop.get(loop)
-        if held is None:
-            await (await self._class("AsyncConnection").connect(**self._options)).close()
-            held = self._of_loop.get(loop)
-            if held is None:
-                pool, over = self._made("AsyncConnectionPool", "AsyncConnection"), asyncio.Event()
-                await pool.open()  # does not wait, so that no other task opens a pool meanwhile
-                held = self._of_loop[loop] = _LoopPool(pool, over, loop.create_task(self._until_over(pool, over)))
-        return held.pool
+        """A pool; `PerLoop` closes it when its loop ends.
 
-    async def _until_over(self, pool: Any, over: asyncio.Event) -> None:
-        """Close a pool on request, or when this task is cancelled, as all tasks are at the end of an event loop.
-
-        Cancelling the pool's workers is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow it, and then
-        a worker ends only when its pool is closed.
+        That the pool's workers are cancelled then is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow
+        it, and then a worker ends only when its pool is closed.
         """
-        try:
-            await over.wait()
-        finally:
-            self._of_loop.pop(asyncio.get_running_loop(), None)
-            await pool.close()
+        await (await self._class("AsyncConnection").connect(**self._options)).close()
+        pool = self._made("AsyncConnectionPool", "AsyncConnection")
+        await pool.open()
+        return pool
 
     def _made(self, pool: str, connection: str) -> Any:
         made = getattr(require("psycopg_pool", extra="postgres"), pool)
@@ -193,14 +168,6 @@ class Pools:
             self._pool = None if mine else self._pool
         if mine and pool is not None:
             pool.close()
-
-    async def _adrop(self, pool: Any) -> None:
-        loop = asyncio.get_running_loop()
-        held = self._of_loop.get(loop)
-        if held is not None and held.pool is pool:
-            del self._of_loop[loop]
-            held.over.set()
-            await held.closing
 
     @cached_property
     def _options(self) -> Mapping[str, Any]:

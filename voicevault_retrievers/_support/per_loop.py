@@ -27,6 +27,10 @@ class PerLoop(Generic[T]):
         self._make, self._close = make, close
         self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
 
+    def has(self) -> bool:
+        """Whether the running event loop has a client."""
+        return asyncio.get_running_loop() in self._held
+
     async def get(self) -> T:
         """The client of the running event loop."""
         loop = asyncio.get_running_loop()

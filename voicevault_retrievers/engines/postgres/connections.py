@@ -85,7 +85,7 @@ class Pools:
         self._settings = settings
         self._mutex = Mutex()
         self._pool: Any = None
-        self._of_loop: PerLoop[Any] = PerLoop(self._aopened, lambda pool: pool.close())
+        self._of_loop: PerLoop[Any] = PerLoop(self._apool, lambda pool: pool.close())
 
     @property
     def place(self) -> str:
@@ -110,7 +110,7 @@ class Pools:
         """`ask` on the running event loop."""
         with self._errors():
             for left in reversed(range(TRIES)):
-                pool = await self._of_loop.get()
+                pool = await self._aopened()
                 try:
                     async with pool.connection() as connection:
                         return await _adone(connection, ask, again=left < TRIES - 1)
@@ -140,14 +140,18 @@ class Pools:
         return pool
 
     async def _aopened(self) -> Any:
+        if not self._of_loop.has():
+            await (await self._class("AsyncConnection").connect(**self._options)).close()
+        return await self._of_loop.get()
+
+    async def _apool(self) -> Any:
         """A pool; `PerLoop` closes it when its loop ends.
 
         That the pool's workers are cancelled then is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow
         it, and then a worker ends only when its pool is closed.
         """
-        await (await self._class("AsyncConnection").connect(**self._options)).close()
         pool = self._made("AsyncConnectionPool", "AsyncConnection")
-        await pool.open()
+        await pool.open()  # does not wait, so that no other task opens a pool meanwhile
         return pool
 
     def _made(self, pool: str, connection: str) -> Any:

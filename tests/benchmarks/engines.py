@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.engines DATA [--size 100000] [--rounds 3] [--systems embedded postgres ...]
 
-Writes results/engines.json; other sizes and systems that are there stay. All keep the same synthetic documents (about
-97 words, Zipf's law) with the same vectors of 384 numbers. Each is filled once; then the rounds go through the engines
-in turn, and a figure is the median of the rounds'. Qdrant and Milvus are their local modes, which search by brute force
-in this process: their servers are faster.
+Writes results/engines.json; other sizes and systems that are there stay, and `--size 0` leaves out what is timed. All
+keep the same synthetic documents (about 97 words, Zipf's law) with the same vectors of 384 numbers. Each is filled
+once; then the rounds go through the engines in turn, and a figure is the median of the rounds'. Qdrant and Milvus are
+their local modes, which search by brute force in this process: their servers are faster.
 
 "hybrid" is the default fusion over keywords and vectors, "hybrid, RRF" that by ranks, "hybrid, engine" the fusion in
 one request to the engine.
@@ -308,7 +308,7 @@ def main(data: Path, size: int, rounds: int, systems: Sequence[str], asking: int
     """Measure, and write what has come out."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         connects = dict(opened(stack, Path(folder), systems))
-        rows = list(rates(connects, size, rounds, asking))
+        rows = list(rates(connects, size, rounds, asking)) if size else []
         for name in COLLECTIONS:
             if (data / name).is_dir():
                 rows += quality(connects, data / name, 300)
@@ -327,7 +327,7 @@ def _installed(package: str) -> bool:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The engines side by side.")
     parser.add_argument("data", type=Path, nargs="?", default=Path())
-    parser.add_argument("--size", type=int, default=100_000, help="chunks")
+    parser.add_argument("--size", type=int, default=100_000, help="chunks; 0 leaves out what is timed")
     parser.add_argument("--rounds", type=int, default=3, help="of searches")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))

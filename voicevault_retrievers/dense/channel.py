@@ -172,6 +172,7 @@ class VectorScan:
 
     def __init__(self, channel: VectorChannel, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]]) -> None:
         self.local = getattr(channel.index, "local", False)
+        self.source = getattr(channel.index, "source", None)
         self._channel, self._query = channel, query
         self._vectors = [(wording, matches.vector) for wording, matches in found if isinstance(matches, Near)]
 

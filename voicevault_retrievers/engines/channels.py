@@ -12,10 +12,11 @@ from voicevault_retrievers._support.checks import flag
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.engines.keywords import KeywordHit, Keywords
+from voicevault_retrievers.engines.keywords import KeywordHit, KeywordHits, Keywords
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
 from voicevault_retrievers.lexical.analysis import PlainWords, weighed_terms, words_in
 from voicevault_retrievers.lexical.bm25 import formula_of
@@ -94,7 +95,7 @@ class EngineLeaf(LeafChannel, Generic[E]):
         self.afind = self._afind
 
     @abstractmethod
-    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
         """At most k matches of a wording, best first."""
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
@@ -113,11 +114,11 @@ class EngineScan:
     def __init__(
         self, channel: EngineBM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()
     ) -> None:
-        held = {wording: matches for wording, matches in found if isinstance(matches, KeywordMatches)}
+        held = {wording: matches for wording, matches in found if isinstance(matches, Searched)}
         wordings = channel._wordings(query)
         self._asked = [(w, held[w].asked if w in held else AskedWording(channel, query, w)) for w in wordings]
         self._first = held.get(wordings[0]) if wordings else None
-        self._engine = channel.engine
+        self.source = channel.engine
 
     @property
     def coverage(self) -> float | None:
@@ -125,12 +126,12 @@ class EngineScan:
         if self._first is not None and self._first.have_all_words:
             return 1.0
         for _, asked in self._asked[:1]:
-            return self._engine.run(self._engine.keyword_coverage(asked))
+            return self.source.run(self.source.keyword_coverage(asked))
         return None
 
     def scores(self, ids: Sequence[str]) -> Mapping[str, float]:
         """As of `KeywordScan`."""
-        run, scores = self._engine.run, self._engine.keyword_scores
+        run, scores = self.source.run, self.source.keyword_scores
         return best_of_wordings([(w.weight, run(scores(asked, ids))) for w, asked in self._asked])
 
 
@@ -191,10 +192,10 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
         parts = self.engine.run(self.engine.keyword_parts(asked, chunk_id))
         return [replace(part, term=untagged(part.term)) for part in parts]
 
-    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
+    def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
         asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k)
-        return KeywordMatches(asked, hits)
+        return ListedMatches(asked, hits) if isinstance(hits, KeywordHits) else KeywordMatches(asked, hits)
 
     def __repr__(self) -> str:
         return f"EngineBM25({self.engine!r}, {self.formula!r})"
@@ -254,18 +255,33 @@ class AskedWording:
         return Match(hit.chunk, hit.score, words, header_terms=self.header_words(hit.chunk.header))
 
 
-class KeywordMatches(list[Match]):
-    """The matches of a keyword search, best first."""
+class Searched:
+    """What a scan uses of a keyword search: its request, and the forms that each hit has."""
 
-    def __init__(self, asked: AskedWording, hits: Iterable[KeywordHit]) -> None:
-        super().__init__(asked.match(hit) for hit in hits)
-        self.asked = asked
+    asked: AskedWording
+    forms: Sequence[tuple[str, ...]]
 
     @property
     def have_all_words(self) -> bool:
         """Whether each word of the query is in some match."""
         wanted = self.asked.all_words
-        return bool(wanted) and wanted <= {word for match in self for word in match.terms}
+        return bool(wanted) and wanted <= set(self.asked.words([form for forms in self.forms for form in forms]))
+
+
+class KeywordMatches(Searched, list[Match]):
+    """The matches of a keyword search, best first."""
+
+    def __init__(self, asked: AskedWording, hits: Sequence[KeywordHit]) -> None:
+        super().__init__(asked.match(hit) for hit in hits)
+        self.asked, self.forms = asked, [hit.forms for hit in hits]
+
+
+class ListedMatches(Searched, Listing[Match]):
+    """`KeywordMatches` that are made when they are read."""
+
+    def __init__(self, asked: AskedWording, hits: KeywordHits) -> None:
+        super().__init__(hits.ids, hits.scores, lambda at: asked.match(hits[at]))
+        self.asked, self.forms = asked, hits.forms
 
 
 class EngineDense(VectorChannel):
@@ -339,22 +355,22 @@ class _Index:
     """An engine as a vector index, to score given chunks."""
 
     def __init__(self, engine: SearchedEngine) -> None:
-        self._engine = engine
+        self.source = engine
 
     @property
     def dimension(self) -> int:
-        embedder = self._engine.embedder
+        embedder = self.source.embedder
         return 0 if embedder is None else embedder.dimension
 
     def nearest(
         self, vector: Vector, k: int, *, where: Filter | None = None, require: Filter | None = None
     ) -> Sequence[Found]:
-        return self._engine.run(self._engine.nearest(vector, k, where, require))
+        return self.source.run(self.source.nearest(vector, k, where, require))
 
     def similarities(
         self, vector: Vector, ids: Sequence[str], *, where: Filter | None = None, require: Filter | None = None
     ) -> Mapping[str, float]:
-        return self._engine.run(self._engine.similarities(vector, ids, where, require))
+        return self.source.run(self.source.similarities(vector, ids, where, require))
 
     def vectors(self, ids: Iterable[str]) -> Mapping[str, Vector]:
-        return self._engine.vectors(ids)
+        return self.source.vectors(ids)

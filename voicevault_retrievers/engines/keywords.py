@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.formulas import Floats, Formula, Lucene
@@ -110,6 +111,20 @@ class KeywordHit(NamedTuple):
     chunk: Chunk
     score: float
     forms: tuple[str, ...]
+
+
+class KeywordHits(Listing[KeywordHit]):
+    """Hits by falling score, equal scores by ascending id; each is made when it is read. `forms` are those of each."""
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        scores: Sequence[float],
+        forms: Sequence[tuple[str, ...]],
+        chunk: Callable[[int], Chunk],
+    ) -> None:
+        super().__init__(ids, np.array(scores), lambda at: KeywordHit(chunk(at), scores[at], forms[at]))
+        self.forms = forms
 
 
 class Words(NamedTuple):

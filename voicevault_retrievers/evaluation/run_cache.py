@@ -80,6 +80,7 @@ class _RememberedScan:
 
     def __init__(self, below: Scan) -> None:
         self.local = below.local
+        self.source = getattr(below, "source", None)
         self._below = below
         self._kept: dict[tuple[str, ...], Mapping[str, float] | None] = {}
 

@@ -30,10 +30,11 @@ class Identified:
 def identified(rankings: Mapping[str, Ranking]) -> Identified:
     """Give each document that channels without a common id found one id and one chunk.
 
-    Channels that share an id, or one of which holds a hit of the other, stay as they are: their ids distinguish
-    documents. Between other channels, two hits are the same document where their texts are equal and no metadata key
-    that both have has different values. The chunk is a knowledge base's, else that of the first channel by name;
-    metadata is not merged. Different documents of one channel stay different. Empty texts never match.
+    Channels of one engine's collection, or that share an id, or one of which holds a hit of the other, stay as they
+    are: their ids distinguish documents. Between other channels, two hits are the same document where their texts are
+    equal and no metadata key that both have has different values. The chunk is a knowledge base's, else that of the
+    first channel by name; metadata is not merged. Different documents of one channel stay different. Empty texts never
+    match.
     """
     groups = _groups(rankings)
     if len(groups) < 2:
@@ -91,14 +92,22 @@ def _groups(rankings: Mapping[str, Ranking]) -> list[list[str]]:
 def _share(
     rankings: Mapping[str, Ranking], names: Sequence[str], ids: Collection[str], others: Sequence[str], found: set[str]
 ) -> bool:
-    """Whether channels use the same ids: their lists share one, or one channel holds the other's first hit."""
-    if not found.isdisjoint(ids):
+    """Whether channels use the same ids: they search one source, or their lists share an id, or one channel holds the
+    other's first hit.
+    """
+    if not found.isdisjoint(ids) or not _sources(rankings, names).isdisjoint(_sources(rankings, others)):
         return True
     return any(
         _holds(rankings[one], rankings[other].ids[0]) or _holds(rankings[other], rankings[one].ids[0])
         for one in names
         for other in others
     )
+
+
+def _sources(rankings: Mapping[str, Ranking], names: Iterable[str]) -> set[int]:
+    """What the scans of channels name as their source, such as an engine's collection, by its address in memory."""
+    sources = (getattr(rankings[name].scan, "source", None) for name in names)
+    return {id(source) for source in sources if source is not None}
 
 
 def _holds(ranking: Ranking, chunk_id: str) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from integrations.own_engine.memory_engine import MemoryEngine, Shelf
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.execution.steps import Compute, Steps, arun, in_thread, run
+from voicevault_retrievers.core.queries import ANY_EMBEDDER
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.engines.addresses import SCHEMES, connect, is_address
 from voicevault_retrievers.engines.keywords import (
@@ -29,6 +30,7 @@ from voicevault_retrievers.engines.keywords import (
 )
 from voicevault_retrievers.engines.recipe import VERSION, Recipe
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
+from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical.formulas import BM25Plus, Lucene, Okapi, Robertson
 from voicevault_retrievers.testing import EngineConformance
 from voicevault_retrievers.testing.clients import Connect
@@ -422,3 +424,13 @@ def test_scores_of_many_chunks_are_those_of_each() -> None:
         one_by_one = zip(frequencies, lengths.tolist(), strict=True)
         expected = [score(formula, terms, 5.25, each, length) for each, length in one_by_one]
         assert found.tolist() == pytest.approx([0.0 if one is None else one[0] for one in expected])
+
+
+@pytest.mark.parametrize("method", ["rrf", None])
+def test_chunks_of_one_text_stay_apart_where_each_channel_finds_another(method: str | None) -> None:
+    made = engine(embedder=HashEmbedder())
+    made.upsert([Chunk("a", "pump"), Chunk("b", "pump")], np.eye(HashEmbedder().dimension, dtype=np.float32)[:2])
+    query = Query("pump", vectors={ANY_EMBEDDER: made.vectors(["b"])["b"]})
+    assert (made.bm25().search(query, 1).ids, made.dense().search(query, 1).ids) == (("a",), ("b",))
+    (hit,) = fuse({"bm25": made.bm25(), "dense": made.dense()}, method=method, depth=1).search(query, 1)
+    assert [vote.stage for vote in hit.votes if vote.rank] == [{"a": "bm25", "b": "dense"}[hit.id]]

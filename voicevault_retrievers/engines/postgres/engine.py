@@ -13,6 +13,7 @@ import numpy as np
 from voicevault_retrievers._support.checks import flag, number, whole, whole_or_none
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.encoding import escaped, unescaped
@@ -214,7 +215,8 @@ class PostgresEngine(PostgresKeywords):
         rows = yield from self._rows(tables, partial(made, exact=exact), passing)
         if not exact and len(rows) < k:
             rows = yield from self._rows(tables, partial(made, exact=True), passing)
-        return [Found(self._chunk(row), row[5]) for row in rows]
+        ids, scores = [unescaped(row[0]) for row in rows], np.array([row[5] for row in rows])
+        return Listing(ids, scores, lambda at: Found(self._chunk(rows[at]), rows[at][5]))
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:
         recipe, tables = self._recipe, self.tables

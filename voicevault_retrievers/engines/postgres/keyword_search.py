@@ -15,7 +15,14 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.encoding import encoded, unescaped
 from voicevault_retrievers.engines.engine import Engine
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, Words, query_words
+from voicevault_retrievers.engines.keywords import (
+    CollectionCounts,
+    KeywordHit,
+    KeywordHits,
+    Keywords,
+    Words,
+    query_words,
+)
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.bm25_index import TextSearch
 from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction
@@ -174,7 +181,9 @@ class PostgresKeywords(Engine):
 
         found = yield from self._by_index(asked, k, ask)
         rows, _ = found or (yield from ask(partial(statements.counted, tables, asked)))
-        return [KeywordHit(self._chunk(row), row[5], tuple(forms[at] for at in row[6])) for row in rows]
+        held = [tuple(forms[at] for at in row[6]) for row in rows]
+        ids, scores = [unescaped(row[0]) for row in rows], [row[5] for row in rows]
+        return KeywordHits(ids, scores, held, lambda at: self._chunk(rows[at]))
 
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         tables = self.tables

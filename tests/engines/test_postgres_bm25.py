@@ -25,7 +25,13 @@ from voicevault_retrievers.text.languages import LANGUAGES
 psycopg = pytest.importorskip("psycopg")
 
 from voicevault_retrievers.engines.encoding import LONGEST_TERM, encoded, escaped  # noqa: E402
-from voicevault_retrievers.engines.postgres import PostgresEngine, bm25_index, keyword_search  # noqa: E402
+from voicevault_retrievers.engines.postgres import (  # noqa: E402
+    PostgresEngine,
+    bm25_index,
+    index_scores,
+    keyword_search,
+)
+from voicevault_retrievers.engines.postgres.index_scores import scores  # noqa: E402
 
 NUMBER = count()
 RIGHTS: list[dict[str, Any]] = [
@@ -178,6 +184,56 @@ def test_scores_are_close_to_exact_ones_and_the_same_for_given_chunks(pair: Any)
         assert {one for one in ids if scores.get(one)} == {one for one in ids if expected.get(one)}
         differ = differ or [scores[hit.id] for hit in found] != [expected[hit.id] for hit in found]
     assert differ, "the index has not scored"
+
+
+LENGTHS = [*range(1, 90), *range(90, 2000, 67)]
+
+
+LETTERS = str.maketrans("0123456789", "bcdfghjklm")
+
+
+def different(count: int) -> str:
+    """Different words: PostgreSQL keeps at most 255 places of one."""
+    return " ".join(f"zz{at}".translate(LETTERS) for at in range(count))
+
+
+def by_operator(*_: Any) -> None:
+    """In place of `index_scores.scores`: the operator scores all."""
+
+
+def test_scores_of_given_chunks_of_any_length_are_the_operators(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    texts = [f"{'pump ' * (1 + length % 7)} {different(length)} {'oil ' * (length % 3)}" for length in LENGTHS]
+    engine.upsert([Chunk(f"c{at}", text) for at, text in enumerate(texts)])
+    ids, weighed = [chunk.id for chunk in engine][:400], Variant("pump oil", terms={"pump": 0.25, "oil": 1.3})
+    computed = []
+    monkeypatch.setattr(index_scores, "scores", lambda *given: computed.append(scores(*given)) or computed[-1])
+    for query in (Query("pump"), Query("the oil pump pump"), Query("nosuchword"), Query("oil", variants=(weighed,))):
+        found = engine.bm25().scores(query, ids)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(index_scores, "scores", by_operator)
+            told = engine.bm25().scores(query, ids)
+        assert found.keys() == told.keys() == set(ids)
+        assert found == pytest.approx(told, rel=1e-6)
+    assert len(computed) == 5
+    assert None not in computed
+
+
+def test_where_the_index_computes_otherwise_its_operator_scores(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    engine.upsert([Chunk(f"c{at}", f"pump {different(length)}") for at, length in enumerate(LENGTHS)])
+    ids = [chunk.id for chunk in engine]
+    right = engine.bm25().scores(Query("pump"), ids)
+    for name, wrong in (("rounded", lambda length: length), ("LONGEST", 1000), ("encoded", lambda _: "wword")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(index_scores, name, wrong)
+            assert engine.bm25().scores(Query("pump"), ids) == pytest.approx(right, rel=1e-6)
+    engine.upsert([Chunk("repeated", "pump " + "word " * 9000)])  # of which the index counts 255
+    assert engine.bm25().scores(Query("pump"), ["c0"])["c0"] != right["c0"]
+    engine.delete([f"c{at}" for at in range(100, len(LENGTHS))])
+    found = {hit.id: hit.score for hit in engine.bm25().search("pump", 200) if hit.id != "repeated"}
+    assert len(found) == 100
+    assert engine.bm25().scores(Query("pump"), list(found)) == pytest.approx(found, rel=1e-5)
 
 
 @pytest.mark.parametrize("asked", RIGHTS, ids=str)

@@ -114,7 +114,7 @@ class EngineScan:
     def __init__(
         self, channel: EngineBM25, query: Query, found: Sequence[tuple[Variant, Sequence[Match]]] = ()
     ) -> None:
-        held = {wording: matches for wording, matches in found if isinstance(matches, Searched)}
+        held = {wording: matches for wording, matches in found if isinstance(matches, EngineMatches)}
         wordings = channel._wordings(query)
         self._asked = [(w, held[w].asked if w in held else AskedWording(channel, query, w)) for w in wordings]
         self._first = held.get(wordings[0]) if wordings else None
@@ -255,7 +255,7 @@ class AskedWording:
         return Match(hit.chunk, hit.score, words, header_terms=self.header_words(hit.chunk.header))
 
 
-class Searched:
+class EngineMatches:
     """What a scan uses of a keyword search: its request, and the forms that each hit has."""
 
     asked: AskedWording
@@ -268,7 +268,7 @@ class Searched:
         return bool(wanted) and wanted <= set(self.asked.words([form for forms in self.forms for form in forms]))
 
 
-class KeywordMatches(Searched, list[Match]):
+class KeywordMatches(EngineMatches, list[Match]):
     """The matches of a keyword search, best first."""
 
     def __init__(self, asked: AskedWording, hits: Sequence[KeywordHit]) -> None:
@@ -276,7 +276,7 @@ class KeywordMatches(Searched, list[Match]):
         self.asked, self.forms = asked, [hit.forms for hit in hits]
 
 
-class ListedMatches(Searched, Listing[Match]):
+class ListedMatches(EngineMatches, Listing[Match]):
     """`KeywordMatches` that are made when they are read."""
 
     def __init__(self, asked: AskedWording, hits: KeywordHits) -> None:

@@ -20,7 +20,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.engines.encoding import encoded, escaped
 from voicevault_retrievers.engines.keywords import Keywords, Words
-from voicevault_retrievers.engines.postgres import copies
+from voicevault_retrievers.engines.postgres import copies, index_scores
 from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.statements import Ranked, known, population
@@ -277,7 +277,7 @@ def weights(asked: Keywords, forms: list[str], rows: Sequence[tuple[float, float
     counts: dict[str, float] = {}
     for form, (total, length, score) in zip(forms, rows, strict=True):
         norm = 1 - asked.formula.b + asked.formula.b * total / max(length, 1)
-        idf = score * (1 + asked.formula.k1 * norm) / _scale(asked)
+        idf = score * (1 + asked.formula.k1 * norm) / _factor(asked)
         counts[form] = max((total + 1) * math.exp(-idf) - 0.5, 0.0) if score > 0 else 0.0
     relative = {}
     for terms in asked.terms:
@@ -319,18 +319,24 @@ def _ranked(tables: Tables, asked: Keywords, words: Words, depth: int, text: str
         **where.parameters,
         "words": words.text,
         "depth": depth,
-        "scale": _scale(asked) * words.repeats,
+        "scale": scale(asked, words),
         "terms": [term_key(form) for form in forms],
         "numbers": list(range(len(forms))),
     }
     return Ranked(tables.sql(_ASKED, candidates=candidates), parameters, _known(tables, guarded))
 
 
-def scores(tables: Tables, asked: Keywords, words: Words, ids: list[str], *, guarded: bool) -> SqlStatement:
-    """The ids and scores of the given chunks that exist and pass."""
+def given(tables: Tables, asked: Keywords, words: Words, ids: Sequence[str], *, guarded: bool) -> SqlStatement:
+    """What `index_scores.scores` computes the scores of the given chunks from, those that exist and pass."""
+    score, known = tables.sql(_SCORE), _known(tables, guarded)
+    return index_scores.statement(tables, asked, words, ids, score=score, known=known)
+
+
+def scores(tables: Tables, asked: Keywords, words: Words, ids: Sequence[str], *, guarded: bool) -> SqlStatement:
+    """The ids and scores, by the operator, of the given chunks that exist and pass."""
     where = Where.of(asked.passing, "w")
     text = tables.sql(_SCORES, score=tables.sql(_SCORE), passing=_sql(where.text), known=_known(tables, guarded))
-    own = {"words": words.text, "scale": _scale(asked) * words.repeats, "ids": [escaped(one) for one in ids]}
+    own = {"words": words.text, "scale": scale(asked, words), "ids": [escaped(one) for one in ids]}
     return SqlStatement(text, {**tables.known, **where.parameters, **own})
 
 
@@ -340,7 +346,12 @@ def _known(tables: Tables, guarded: bool) -> Any:
     return tables.sql("({known}) AND NOT row_security_active({chunks_name})", known=known(tables))
 
 
-def _scale(asked: Keywords) -> float:
+def scale(asked: Keywords, words: Words) -> float:
+    """What the extension's scores are divided by, for a query in which each word is repeated."""
+    return _factor(asked) * words.repeats
+
+
+def _factor(asked: Keywords) -> float:
     """The extension's scores have the constant factor k1 + 1, which `Lucene` leaves out."""
     return float(asked.formula.k1) + 1
 

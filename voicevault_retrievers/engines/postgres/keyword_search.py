@@ -23,7 +23,7 @@ from voicevault_retrievers.engines.keywords import (
     Words,
     query_words,
 )
-from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
+from voicevault_retrievers.engines.postgres import bm25_index, index_scores, statements, transactions
 from voicevault_retrievers.engines.postgres.bm25_index import TextSearch
 from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction
 from voicevault_retrievers.engines.postgres.fused import FusedRow
@@ -188,15 +188,29 @@ class PostgresKeywords(Engine):
     def _keyword_scores(self, asked: Keywords, ids: Sequence[str]) -> Steps[Mapping[str, float]]:
         tables = self.tables
         words = (yield from self._words(asked)) if len(ids) <= bm25_index.MOST_SCORED and asked.terms else None
+        if words is not None and (found := (yield from self._scores_by_index(asked, words, ids))) is not None:
+            return found
         made = partial(statements.keyword_scores, tables, asked, list(ids))
-        rows: Any = ()
-        if words is not None:
-            guarded = asked.statistics != "engine"
-            by_index = partial(bm25_index.scores, tables, asked, words, list(ids), guarded=guarded)
-            rows = yield from self._rows(tables, by_index, asked.where, asked.require)
-        if not rows or not rows[0][-1]:
-            rows = yield from self._rows(tables, made, asked.where, asked.require)
+        rows = yield from self._rows(tables, made, asked.where, asked.require)
         return {unescaped(one): score for one, score, _ in rows}
+
+    def _scores_by_index(self, asked: Keywords, words: Words, ids: Sequence[str]) -> Steps[Mapping[str, float] | None]:
+        """The index's scores of the given chunks; None where row-level security hides chunks."""
+        tables, guarded = self.tables, asked.statistics != "engine"
+
+        def ask(statement: Callable[..., SqlStatement]) -> Steps[Any]:
+            made = partial(statement, tables, asked, words, ids, guarded=guarded)
+            return self._rows(tables, made, asked.where, asked.require)
+
+        rows = yield from ask(bm25_index.given)
+        if not rows[0][-1]:
+            return None
+        found = index_scores.scores(asked, words, rows)
+        if found is not None:
+            scale = bm25_index.scale(asked, words)
+            return {unescaped(one): score / scale for one, score in found.items()}
+        rows = yield from ask(bm25_index.scores)
+        return {unescaped(one): score for one, score, _ in rows} if rows and rows[0][-1] else None
 
     def _population(self, asked: Keywords) -> Steps[CollectionCounts]:
         forms, tables = asked.forms, self.tables

@@ -80,14 +80,14 @@ class Channel(ABC):
         """What the channel can tell beyond its best hits, or None. The ranking of a search carries the same scan."""
         return None
 
-    def scores(self, query: Query, ids: Iterable[str]) -> Mapping[str, float] | None:
+    def scores(self, query: str | Query, ids: Iterable[str]) -> Mapping[str, float] | None:
         """The exact scores of given chunks, 0 where a keyword channel matches none; None where it cannot tell."""
-        scan = self.scan(query)
+        scan = self.scan(as_query(query))
         return None if scan is None else scan.scores(list(ids))
 
-    def coverage(self, query: Query) -> float | None:
+    def coverage(self, query: str | Query) -> float | None:
         """The share of the query's terms that occur in some chunk, in [0, 1]; None where the channel cannot tell."""
-        scan = self.scan(query)
+        scan = self.scan(as_query(query))
         return None if scan is None else scan.coverage
 
     def children(self) -> Mapping[str, Channel]:

@@ -137,9 +137,10 @@ def test_a_term_of_several_languages_is_one_term() -> None:
 
 def test_a_variant_counts_with_its_weight() -> None:
     channel = BM25F.from_chunks(_chunks([("a", None, True), ("b", "a", True)]), {"title": 1, "text": 1}, str.split)
-    plain = channel.scores(Query("b"), ["c00", "c01"])
+    plain = channel.scores("b", ["c00", "c01"])
     query = Query("b", variants=(Variant("a", 0.5),))
     halved = {chunk_id: score / 2 for chunk_id, score in channel.scores(Query("a"), ["c00", "c01"]).items()}
+    assert channel.coverage("b nosuchword") == channel.coverage(Query("b nosuchword")) == 0.5
     expected = {chunk_id: max(plain[chunk_id], halved[chunk_id]) for chunk_id in plain}
     assert channel.scores(query, ["c00", "c01", "c99"]) == expected
     assert {hit.id: hit.score for hit in channel.search(query, 9)} == expected

@@ -2,8 +2,8 @@
 
 Scoring a text by the index's operator takes as long as finding some ten chunks. What it depends on is known: the
 index's idf of each term, which the operator tells of a text of that term alone, the frequencies, and the length of the
-chunk, which the index keeps in one byte as Lucene does. The operator itself scores some of the chunks, of the least,
-middle and greatest length; where it differs, it scores all.
+chunk, which the index keeps in one byte as Lucene does. The operator itself scores the shortest and the longest of the
+chunks; where it differs, as where a word is repeated so often that PostgreSQL does not keep all places, it scores all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ held AS MATERIALIZED (
         row_number() OVER (ORDER BY found.length) AS place
     FROM {chunks} c CROSS JOIN LATERAL (
         SELECT array_agg(a.number) AS numbers, array_agg(p.frequency) AS counts, max(p.length) AS length
-        FROM asked a JOIN {postings} p ON p.term = a.term AND p.chunk = c.ordinal
+        FROM asked a CROSS JOIN LATERAL (
+            SELECT frequency, length FROM {postings} WHERE term = a.term AND chunk = c.ordinal OFFSET 0
+        ) AS p
     ) AS found
     WHERE c.id = ANY (%(ids)s::text[]) AND {passing}
 )
@@ -49,7 +51,7 @@ SELECT NULL, ARRAY[]::integer[], ARRAY[]::integer[], NULL, either.length::float8
     FROM unnest(%(forms)s::text[]) WITH ORDINALITY AS w (word, place) ORDER BY w.place
 ), {known} FROM ({population}) AS either
 UNION ALL
-SELECT id, numbers, counts, length, CASE WHEN place IN (1, (held.all + 1) / 2, held.all) THEN (
+SELECT id, numbers, counts, length, CASE WHEN place IN (1, held.all) THEN (
     SELECT max({score}) FROM {words} w WHERE w.chunk = held.ordinal
 ) END, NULL, {known} FROM held
 """

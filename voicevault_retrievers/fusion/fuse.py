@@ -97,15 +97,16 @@ class Fused(Channel):
             found = {name: pool.evidence(name, self.channels[name].kind, *told.get(name, ())) for name in pool.rankings}
             best = partial(self._fuse, pool, found, weights, k)
             (outcome,) = yield (Call(self.name, best, inline=True, kind="fusion", texts=(query.text,)),)
-            hits = value_of(outcome)
-            if not isinstance(hits, _Unread):
+            fused = value_of(outcome)
+            if not isinstance(fused, _Unread):
                 break
-            failed[hits.name] = hits.error
-            failures.append(Failure.of(hits.name, hits.error, "the other channels are searched"))
-            pool = Pool({name: ranking for name, ranking in pool.rankings.items() if name != hits.name})
+            failed[fused.name] = fused.error
+            failures.append(Failure.of(fused.name, fused.error, "the other channels are searched"))
+            pool = Pool({name: ranking for name, ranking in pool.rankings.items() if name != fused.name})
             self._raise(failed, failures, any_answered=bool(pool.rankings))
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
-        return Ranking(hits, (*failures, *notes, *_apart(self.name, documents)))
+        hits, differing = fused
+        return Ranking(hits, (*failures, *notes, *_apart(self.name, documents), *_together(self.name, differing)))
 
     def _told(self, pool: Pool, own: Mapping[str, Mapping[str, str]]) -> Plan[tuple[dict[str, _Told], list[Failure]]]:
         """The answers of the channels' scans, if the method uses them. `own` maps fused ids to a channel's own ids."""
@@ -156,8 +157,11 @@ class Fused(Channel):
 
     def _fuse(
         self, pool: Pool, found: Mapping[str, Evidence], weights: Mapping[str, float], k: int
-    ) -> tuple[Hit, ...] | _Unread:
-        """The k best hits with their votes. Other hits of the channels are not made."""
+    ) -> tuple[tuple[Hit, ...], list[str]] | _Unread:
+        """The k best hits with their votes, and the ids of those whose text is not the same in all channels.
+
+        Other hits of the channels are not made.
+        """
         with np.errstate(over="ignore", invalid="ignore"):  # `_best` raises for what is not finite
             parts = self._contributions(found, weights, len(pool.ids))
             totals = _totals(parts, len(pool.ids))
@@ -187,7 +191,9 @@ class Fused(Channel):
             rights = [one.require for one in held[at].values() if one.require is not None]
             require = scope(*rights) if rights else None
             fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=require))
-        return tuple(fused)
+        several = [{one.chunk.text for one in hits.values()} for hits in held]
+        differing = [hit.id for hit, texts in zip(fused, several, strict=True) if len(texts) > 1]
+        return tuple(fused), differing
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:
         """The method's contributions; ConfigError unless they have a number for each chunk of the pool."""
@@ -225,10 +231,10 @@ def fuse(
 
     `method` is a fusion method or its name, by default `AdaptiveSum()`. `weights`, by channel, multiply contributions;
     the default is 1, and a channel of weight 0 is not searched. Each channel is asked for `depth` hits (one number, or
-    a number by name), or for k where k is more. Equal ids mean the same chunk. Channels that share no ids match hits by
-    equal text and consistent metadata (see `fusion.identity`). A channel that fails is skipped, with a failure, or with
-    `on_error` "raise" raises its error; where all fail, a search raises. Raises ConfigError for no channels, a name
-    given twice, an object that is no channel, and unknown names.
+    a number by name), or for k where k is more. Equal ids mean the same chunk; a note says where their texts differ.
+    Channels that share no ids match hits by equal text and consistent metadata (see `fusion.identity`). A channel that
+    fails is skipped, with a failure, or with `on_error` "raise" raises its error; where all fail, a search raises.
+    Raises ConfigError for no channels, a name given twice, an object that is no channel, and unknown names.
     """
     for option, value in (("method", method), ("weights", weights), ("depth", depth)):
         if isinstance(value, Channel):
@@ -294,6 +300,17 @@ def _apart(stage: str, documents: Identified) -> list[Failure]:
         "metadata, so they count as different documents: give what is indexed ids that all channels share"
     )
     return [Failure(stage, "DifferentIds", message, degrades=False)]
+
+
+def _together(stage: str, differing: Sequence[str]) -> list[Failure]:
+    """A note where channels return different texts under one id, of which a hit has that of the first channel."""
+    if not differing:
+        return []
+    message = (
+        f"{len(differing)} ids stand for different texts in several channels, such as {differing[0]!r}, and count as "
+        "one document each, with one of the texts: where they are different documents, give them ids that differ"
+    )
+    return [Failure(stage, "DifferentTexts", message, degrades=False)]
 
 
 def _depths(depth: int | Mapping[str, int], names: Mapping[str, Any]) -> dict[str, int]:

@@ -75,6 +75,18 @@ def test_documents_of_one_channel_stay_apart_whatever_another_finds() -> None:
     assert _by_channels(shared)["a1"] == ["one", "third", "other"]
 
 
+def test_one_id_for_different_texts_is_one_document_with_a_note() -> None:
+    one = BM25.from_chunks([Chunk("1", "pump"), Chunk("2", "oil pump"), Chunk("3", "valve")])
+    other = BM25.from_chunks([Chunk("1", "pump"), Chunk("2", "a pump leaks"), Chunk("4", "the pump")])
+    for method in ("rrf", None):
+        found = fuse(one=one, other=other, method=method).search("pump")
+        assert {hit.id: hit.chunk.text for hit in found} == {"1": "pump", "2": "oil pump", "4": "the pump"}
+        (note,) = found.errors
+        assert (note.kind, note.degrades) == ("DifferentTexts", False)
+        assert note.message.startswith("1 ids stand for different texts in several channels, such as '2'")
+        assert fuse(one=one, other=other, method=method).search("pump", 1).errors == ()
+
+
 def test_texts_that_are_empty_say_nothing_of_what_is_the_same() -> None:
     one = GivenChannel((Hit(Chunk("a")),))
     assert fuse(one=one, other=GivenChannel((Hit(Chunk("b")),))).search("pump").ids == ("a", "b")

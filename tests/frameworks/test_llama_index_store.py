@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-
 from llama_index.core import Document, StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.retrievers import VectorIndexAutoRetriever
 from llama_index.core.schema import (
     BaseNode,
     MediaResource,
@@ -32,9 +33,9 @@ from llama_index.core.vector_stores import (
     SimpleVectorStore,
     VectorStoreQuery,
 )
-from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryMode
+from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreInfo, VectorStoreQueryMode
 
-from tests.frameworks.llama_index_parts import KEPT, HashEmbedding, embedded, nodes, where
+from tests.frameworks.llama_index_parts import KEPT, Answering, HashEmbedding, embedded, nodes, where
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, LockedError
 from voicevault_retrievers.fusion import RRF
 from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, HybridVectorStore, provenance
@@ -714,3 +715,36 @@ def test_a_path_that_is_given_as_a_name_is_told_how_to_be_given(tmp_path: Path) 
     with pytest.raises(ConfigError) as told:
         HybridVectorStore.open("-kb", root=tmp_path, embed_model=HashEmbedding())
     assert "Path:" not in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["", " \n", None])
+def test_a_query_of_filters_alone_finds_what_passes_them(tmp_path: Path, text: str | None) -> None:
+    store = opened(tmp_path)
+    first, second = sorted(node.node_id for node in store.get_nodes(filters=where("page_label", "1")))
+    for mode in MODES:
+        query = VectorStoreQuery(
+            query_str=text,
+            similarity_top_k=9,
+            mode=VectorStoreQueryMode(mode),
+            filters=where("page_label", "1"),
+        )
+        for found in (store.query(query), asyncio.run(store.aquery(query))):
+            assert (found.ids, found.similarities) == ([first, second], None)
+        assert store.query(replace(query, similarity_top_k=1)).ids == [first]
+        assert store.query(replace(query, node_ids=[second, "nosuch"])).ids == [second]
+        assert store.query(replace(query, filters=where("page_label", "99"))).ids == []
+    store.close()
+
+
+def test_a_retriever_that_makes_its_filters_itself_may_leave_the_query_empty(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    told = Answering(
+        answer='{"query": "", "filters": [{"key": "page_label", "value": "1", "operator": "=="}], "top_k": 9}'
+    )
+    index = VectorStoreIndex.from_vector_store(store, embed_model=HashEmbedding())
+    info = VectorStoreInfo(content_info="manuals", metadata_info=[])
+    retriever = VectorIndexAutoRetriever(index, vector_store_info=info, llm=told, max_top_k=9)
+    found = retriever.retrieve("what is on the first page?")
+    assert {one.node_id for one in found} == {n.node_id for n in store.get_nodes(filters=where("page_label", "1"))}
+    assert {one.score for one in found} == {None}
+    store.close()

@@ -89,7 +89,7 @@ class HybridNodes:
     def querying(self, asked: VectorStoreQuery, call: Calling) -> Plan[VectorStoreQueryResult]:
         """A plan that returns the nodes that match a query."""
         channels = yield from call(self._channels)
-        ranking = yield from searching(asked, channels, self.base.get, self.vectors.fingerprint, self.fusion)
+        ranking = yield from searching(asked, channels, self.base.get, self._ids, self.vectors.fingerprint, self.fusion)
         return (yield from call(partial(_result, ranking)))
 
     def _channels(self) -> Mapping[str, LeafChannel]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers.core.channel import Through, check_k
 from voicevault_retrievers.core.execution.plan import Plan
-from voicevault_retrievers.core.filters import both
+from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.protocols import VectorSource
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Scan, Variant
@@ -27,6 +27,9 @@ from voicevault_retrievers.rerank.mmr import share
 
 Get: TypeAlias = Callable[[Iterable[str]], Mapping[str, Chunk]]
 """A lookup of chunks by id; returns those that exist."""
+
+Listed: TypeAlias = Callable[[Sequence[str] | None, Filter | None], Sequence[str]]
+"""The ids, of the given ones or of all, that pass a filter."""
 
 ALPHA = 0.5
 MMR_THRESHOLD = 0.5
@@ -68,15 +71,48 @@ class Candidates(Through, LeafChannel):
         return sorted(found, key=lambda match: (-scores[match.chunk.id], match.chunk.id))
 
 
+class Passing(LeafChannel):
+    """The chunks that pass a query's filters, by ascending id and without scores, whatever its text.
+
+    `listed` returns the ids, of the given ones or of all, that pass a filter.
+    """
+
+    def __init__(self, like: LeafChannel, get: Get, ids: Sequence[str], listed: Listed) -> None:
+        super().__init__("filters", like.kind)
+        self.guard = like.guard
+        self.get = get
+        self.ids = ids
+        self.listed = listed
+
+    def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+        passing = sorted(self.listed(self.ids or None, query.where))[:k]
+        chunks = self.get(passing)
+        return [[Match(chunks[chunk_id], None) for chunk_id in passing if chunk_id in chunks]]
+
+    def _wordings(self, query: Query) -> tuple[Variant, ...]:
+        return (Variant(query.text),)
+
+
 def searching(
-    asked: VectorStoreQuery, channels: Mapping[str, LeafChannel], get: Get, fingerprint: str, fusion: Method | None
+    asked: VectorStoreQuery,
+    channels: Mapping[str, LeafChannel],
+    get: Get,
+    listed: Listed,
+    fingerprint: str,
+    fusion: Method | None,
 ) -> Plan[Ranking]:
     """A plan that searches the channels `bm25` and `dense` as the query's mode says.
 
-    The query's embedding was made by the embedder with this `fingerprint`. Raises ConfigError for a mode that is none
-    of these, a query that lacks what its mode searches for, and what a channel raises.
+    The query's embedding was made by the embedder with this `fingerprint`. A query of filters alone, with neither words
+    nor embedding, finds what passes them (see `Passing`), as in LlamaIndex's own stores: its VectorIndexAutoRetriever
+    makes such queries. Raises ConfigError for a mode that is none of these, a query that lacks what its mode searches
+    for, and what a channel raises.
     """
     ids = asked.node_ids or ()  # an index passes an empty list to search all nodes
+    if not (asked.query_str or "").strip() and not len(_embedding(asked)):
+        query = _query(asked, set(), fingerprint)
+        if query.where is not None:
+            return Passing(channels["bm25"], get, ids, listed).plan(query, check_k(asked.similarity_top_k))
     if asked.mode == VectorStoreQueryMode.MMR:
         diverse = _among(channels["dense"], get, ids) >> _mmr(asked, channels["dense"])
         return diverse.plan(_query(asked, {"dense"}, fingerprint), check_k(asked.similarity_top_k))
@@ -133,12 +169,16 @@ def _query(asked: VectorStoreQuery, searched: set[str], fingerprint: str) -> Que
     if "bm25" in searched and asked.query_str is None:
         raise ConfigError(f"mode {_named(asked)!r} searches for words: give query_str")
     blank = asked.query_str is not None and not asked.query_str.strip()
-    embedding = () if asked.query_embedding is None or "dense" not in searched else asked.query_embedding
+    embedding = _embedding(asked) if "dense" in searched else ()
     if "dense" in searched and not len(embedding) and not blank:
         raise ConfigError(f"mode {_named(asked)!r} searches by vector: give query_embedding, the query as embedded")
     vectors = {fingerprint: np.asarray(embedding, np.float32)} if len(embedding) else {}
     documents = None if asked.doc_ids is None else {REF_DOC: {"$in": list(asked.doc_ids)}}
     return Query(asked.query_str or "", vectors=vectors, where=both(filter_of(asked.filters), documents))
+
+
+def _embedding(asked: VectorStoreQuery) -> Sequence[float]:
+    return () if asked.query_embedding is None else asked.query_embedding
 
 
 def _named(asked: VectorStoreQuery) -> str:

@@ -16,7 +16,7 @@ from tests.frameworks import langchain_parts, llama_index_parts
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import AccessError, ConfigError
 from voicevault_retrievers.fusion import RRF, Convex
 from voicevault_retrievers.pipeline.options import Expand, Fusion, Rerank
 from voicevault_retrievers.pipeline.presets import load_preset, save_preset
@@ -95,6 +95,20 @@ def test_what_is_over_a_base_is_written_with_its_channels(face: Face, tmp_path: 
     again = face.hybrid(kb_names=[tmp_path / "kb"], preset=tmp_path / "own.yaml", **{face.embedding: HashEmbedder()})
     assert found(again, "pump") == found(retriever, "pump")
     assert len(found(again, "pump")) == 1
+
+
+@both
+def test_what_has_access_rights_is_written_as_asking_for_them(face: Face, tmp_path: Path) -> None:
+    with KnowledgeBase.create("kb", root=tmp_path) as base:
+        base.add([Chunk("a", "pump", None, {"public": True}), Chunk("b", "pump", None, {"public": False})])
+    rights = {"public": True}
+    retriever = face.hybrid(kb_names=[tmp_path / "kb"], require=rights)
+    save_preset(retriever.to_preset(), tmp_path / "own.yaml")
+    again = face.hybrid(kb_names=[tmp_path / "kb"], preset=tmp_path / "own.yaml")
+    with pytest.raises(AccessError):
+        again.search("pump")
+    allowed = face.hybrid(kb_names=[tmp_path / "kb"], preset=tmp_path / "own.yaml", require=rights)
+    assert [one[0] for one in found(allowed, "pump")] == [one[0] for one in found(retriever, "pump")] == ["a"]
 
 
 @both

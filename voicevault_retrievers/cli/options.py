@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from click.shell_completion import CompletionItem
 
+from voicevault_retrievers._support import yaml_texts
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, RetrievalError, is_setup_error, unknown
 
 Command = Callable[..., Any]
@@ -138,8 +138,8 @@ def _read(path: Path, ctx: click.Context) -> Mapping[Any, Any]:
     from voicevault_retrievers.pipeline.presets.sections import filled
 
     try:
-        data = filled(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (yaml.YAMLError, UnicodeDecodeError, ConfigError, RecursionError) as error:
+        data = filled(yaml_texts.loaded(path.read_text(encoding="utf-8"), path) or {})
+    except (UnicodeDecodeError, ConfigError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read as YAML: {error}", ctx) from error
     if not isinstance(data, Mapping):
         raise click.UsageError(f"{path} holds a {type(data).__name__}, not a mapping of options", ctx)

@@ -124,8 +124,11 @@ class ComposedRetriever(PipelineRetriever):
         return self._varied(options.pop("fusion", None), options.pop("rerank", None))
 
     def to_preset(self) -> Preset:
-        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
-        preset = self._preset(self._channel_names())
+        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it.
+
+        Under `require` the preset's `access` is "mandatory": what is made of it asks for access rights.
+        """
+        preset = self._preset(self._channel_names()).guarded(self.require)
         stages = map(stage_of, [*self.stages, *self._limiting()])
         return preset_of_parts(preset, self._parts(), stages, self._k(), GroupBy.of(self.group_by))
 

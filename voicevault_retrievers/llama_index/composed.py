@@ -138,10 +138,15 @@ class ComposedRetriever(PipelineRetriever):
         return twin
 
     def to_preset(self) -> Preset:
-        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it."""
+        """This retriever as a preset, without its channels' content and its filters; `save_preset` writes it.
+
+        Under `require` the preset's `access` is "mandatory": what is made of it asks for access rights.
+        """
         parts, _ = self._sources()
         stages = map(self._stage_of, [*self.node_postprocessors, *self.limiting])
-        return preset_of_parts(self._preset(parts), parts, stages, self.k, self.group_by)
+        return preset_of_parts(
+            self._preset(parts).guarded(self.narrowing.require), parts, stages, self.k, self.group_by
+        )
 
     @checks_options
     def hybrid_search(

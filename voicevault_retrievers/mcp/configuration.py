@@ -33,8 +33,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support import yaml_texts
 from voicevault_retrievers._support.checks import header, whole, whole_or_none
-from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter, Predicate, canonical, compile_filter, says_nothing, scope
 from voicevault_retrievers.engines.addresses import is_address
 from voicevault_retrievers.errors import AccessError, ConfigError, unknown
@@ -142,10 +142,9 @@ def load_configuration(path: Path, *, preset: str = PRESET, root: Path | None = 
 
     Raises ConfigError for unknown or malformed settings, and for accidental openness, such as an empty `require`.
     """
-    yaml = require("yaml", extra="cli")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        data = yaml_texts.loaded(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +13,8 @@ from voicevault_retrievers.core.access_control import permitted
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.filters import Filter, both
-from voicevault_retrievers.core.pages import as_key, file_key_of, file_of, value_at
-from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking
+from voicevault_retrievers.core.pages import FILE_KEYS, as_key, file_key_of, file_of, value_at
+from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
 
 DOCUMENT = "document"
@@ -68,7 +67,10 @@ class GroupBy:
                 group.append(hit)
 
     def others(self, groups: Groups) -> Filter | None:
-        """The filter that hits of other groups pass; None where no filter can say it."""
+        """The filter that all hits of other groups pass, and none of these; None where no filter can say it.
+
+        A list is a group of its own, though `$in` finds its members.
+        """
         best = [hits[0].chunk for hits in groups.values()]
         if (
             self.key == TEXT
@@ -76,14 +78,23 @@ class GroupBy:
             or any(chunk.kb and chunk.id.startswith(f"{chunk.kb}:") for chunk in best)
         ):
             return None  # no filter tells texts apart, nor several bases, whose documents may have the same name
-        found: defaultdict[str, list[Any]] = defaultdict(list)
+        keys = FILE_KEYS if self.key == DOCUMENT else (self.key,)
+        values: list[Any] = []
         for chunk in best:
-            metadata = chunk.metadata
-            key = file_key_of(metadata) if self.key == DOCUMENT else self.key
-            value = None if key is None else metadata.get(key)
-            if isinstance(value, str | int | float) and key is not None:
-                found[key].append(value)
-        return {"$not": {"$or": [{key: {"$in": values}} for key, values in found.items()]}} if found else None
+            value, key = self._value(chunk), file_key_of(chunk.metadata) if self.key == DOCUMENT else self.key
+            if value is None:
+                continue
+            held = None if key is None else chunk.metadata.get(key)
+            if key is None or held is None or not isinstance(value, str | int | float):
+                return None
+            if any(before in chunk.metadata for before in keys[: keys.index(key)]):
+                return None
+            values.append(value)
+        same = [
+            {"$and": [{key: {"$in": values}}, {"$not": {key: {"$any": values}}}, *map(_absent, keys[:at])]}
+            for at, key in enumerate(keys)
+        ]
+        return {"$not": {"$or": same}} if values else None
 
     def grouped(self, hits: Sequence[Hit]) -> Hit:
         """A group as its best hit; `hits` are the group's, best first."""
@@ -95,14 +106,22 @@ class GroupBy:
         texts = dict.fromkeys(text for passage in passages if (text := passage.text))
         return replace(passages[0], context=_SEPARATOR.join(texts), passages=passages)
 
+    def _value(self, chunk: Chunk) -> Any:
+        """What makes the chunk's group; None for a group of its own."""
+        return file_of(chunk.metadata) if self.key == DOCUMENT else value_at(chunk.metadata, self.key)
+
     def _group(self, hit: Hit) -> tuple[Any, ...]:
-        metadata = hit.chunk.metadata
         if self.key == TEXT:
             return ("", TEXT, text) if (text := _text(hit)) else (hit.chunk.kb, None, hit.id)
-        value = file_of(metadata) if self.key == DOCUMENT else value_at(metadata, self.key)
+        value = self._value(hit.chunk)
         if value is None:
             return (hit.chunk.kb, None, hit.id)
-        return (hit.chunk.kb, type(value).__name__, as_key(value))
+        number = isinstance(value, int | float) and not isinstance(value, bool)  # 1 and 1.0 are equal to filters
+        return (hit.chunk.kb, "number" if number else type(value).__name__, as_key(value))
+
+
+def _absent(key: str) -> Filter:
+    return {key: {"$exists": False}}
 
 
 FOLDED = GroupBy(TEXT, passages=50)

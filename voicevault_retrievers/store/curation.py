@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support import yaml_texts
 from voicevault_retrievers._support.frozen import FrozenDict
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, unknown
@@ -74,15 +74,7 @@ class Curation:
     @classmethod
     def from_text(cls, text: str, origin: str = "curation") -> Curation:
         """The curation in a YAML text; `origin` names the text in errors."""
-        yaml = require("yaml", extra="cli")
-        try:
-            _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), origin)
-            data = yaml.safe_load(text)
-        except ConfigError:
-            raise
-        except (yaml.YAMLError, RecursionError, ValueError) as error:
-            raise ConfigError(f"{origin} is not YAML: {error}") from error
-        sections = _mapping(data, origin, "key", _SECTIONS)
+        sections = _mapping(yaml_texts.loaded(text, origin), origin, "key", _SECTIONS)
         synonyms: dict[str, tuple[str, ...]] = {}
         for number, line in enumerate(_listed(sections.get("synonyms"), f"{origin}: synonyms"), 1):
             where = f"{origin}: synonyms, entry {number}"
@@ -136,17 +128,6 @@ def _mapping(data: Any, where: str, kind: str, known: tuple[str, ...]) -> Mappin
         if key not in known:
             raise ConfigError(f"{where}: {unknown(kind, key, known)}")
     return data
-
-
-def _check_keys(node: Any, origin: str) -> None:
-    """Raise ConfigError for a key that is there twice: YAML takes the last alone, and would find what others block."""
-    pairs = node.value if getattr(node, "id", "") == "mapping" else ()
-    keys = [key.value for key, _ in pairs if isinstance(key.value, str)]
-    if twice := next((key for at, key in enumerate(keys) if key in keys[:at]), None):
-        raise ConfigError(f"{origin}: the key {twice!r} is there twice, near line {node.start_mark.line + 1}")
-    inner = [value for _, value in pairs] if pairs else node.value if getattr(node, "id", "") == "sequence" else ()
-    for one in inner:
-        _check_keys(one, origin)
 
 
 def _listed(data: Any, where: str) -> list[Any]:

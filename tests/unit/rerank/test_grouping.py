@@ -89,6 +89,43 @@ def test_a_document_with_all_the_best_hits_hides_no_other() -> None:
     assert found.arranged
 
 
+@pytest.mark.parametrize("size", [3, LEAST + 10])
+@pytest.mark.parametrize(
+    ("key", "first", "others"),
+    [
+        ("document", {"source": "crm"}, [{"source": "crm", "source_file": "b.pdf"}, {"source_file": "c.pdf"}]),
+        ("document", {"source_file": "a.pdf", "source": "crm"}, [{"source": "crm"}, {"file_path": "crm.pdf"}]),
+        (
+            "document",
+            {"file_path": "a.pdf"},
+            [{"file_path": "a.pdf", "source": "web"}, {"dl_meta": {"origin": {"filename": "b"}}}],
+        ),
+        ("tag", {"tag": "x"}, [{"tag": ["x", "y"]}, {"tag": "z"}]),
+        ("tag", {"tag": ["x", "y"]}, [{"tag": "x"}, {"tag": ["x"]}, {"tag": ["y", "x"]}]),
+        ("tag", {"tag": 1}, [{"tag": True}, {"tag": "1"}, {"tag": 2}]),
+        ("a.b", {"a": {"b": 1}}, [{"a": {"b": 2}}, {"a": 1}]),
+    ],
+)
+def test_what_looks_like_a_group_that_was_found_is_found_however_large_that_is(
+    size: int, key: str, first: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    chunks = [Chunk(f"a{at:03}", "pump pump pump", None, first) for at in range(size)]
+    chunks += [Chunk(f"b{at}", "the pump and more words", None, other) for at, other in enumerate(others)]
+    chunks += [
+        Chunk(f"c{at:03}", "pump pump", None, {"file_name": first["source_file"]})
+        for at in range(size)
+        if "source_file" in first
+    ]
+    found = Grouped(BM25.from_chunks(chunks), GroupBy(key)).search("pump", 9)
+    assert found.ids == ("a000", *(f"b{at}" for at in range(len(others))))
+    assert found.errors == ()
+
+
+def test_numbers_that_filters_take_for_equal_are_one_group() -> None:
+    bm25 = BM25.from_chunks([Chunk("a", "pump", None, {"n": 1}), Chunk("b", "pump", None, {"n": 1.0})])
+    assert Grouped(bm25, GroupBy("n")).search("pump", 9).ids == ("a",)
+
+
 def test_documents_of_two_bases_with_one_name_are_two_and_found_by_searching_deeper() -> None:
     every = [*chunks_of([300], kb="a"), *chunks_of([1, 1], kb="b")]
     found = Grouped(BM25.from_chunks(every), GroupBy()).search("pump", 3)

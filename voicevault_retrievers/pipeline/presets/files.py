@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support import yaml_texts
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.pipeline.presets.preset import Preset
@@ -51,10 +52,9 @@ def preset_data(name: str | Path) -> dict[str, Any]:
             raise unknown("preset", str(name), preset_names())
     if not path.is_file():
         raise ConfigError(f"there is no preset file {path}")
-    yaml = require("yaml", extra="cli")
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        data = yaml_texts.loaded(path.read_text(encoding="utf-8"), path)
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")

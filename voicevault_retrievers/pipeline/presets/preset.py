@@ -11,6 +11,7 @@ from voicevault_retrievers.answers import ContextBuilder
 from voicevault_retrievers.answers.flare import Flare
 from voicevault_retrievers.core.access_control import Access
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import Failure, Ranking
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
@@ -296,6 +297,10 @@ class Preset:
         changed = dict(zip(map(id, capped), caps, strict=True))
         kept = [changed.get(id(one), one) for one in self.stages]
         return self.with_stages(kept if capped else [*kept, PageCap(max_chunks_per_page)])
+
+    def guarded(self, require: Filter | None) -> Preset:
+        """A copy whose `access` is mandatory, where there are access rights: a preset does not keep them."""
+        return self if require is None else replace(self, access="mandatory")
 
     def with_stages(self, stages: Iterable[Stage]) -> Preset:
         """A copy with other stages. A confidence threshold uses the first reranker's calibration, else `any_hit`."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support import yaml_texts
 from voicevault_retrievers._support.foreign_options import meant
 from voicevault_retrievers.core.protocols import TextModel
 from voicevault_retrievers.core.types import ChannelKind
@@ -136,10 +136,18 @@ def filled(value: Any) -> Any:
     if isinstance(value, str):
         text = _VARIABLE.sub(_variable, value)
         whole_value = _VARIABLE.fullmatch(value) is not None
-        return require("yaml", extra="cli").safe_load(text) if whole_value else text
+        return _of_variable(value, text) if whole_value else text
     if isinstance(value, Mapping):
         return {key: filled(item) for key, item in value.items()}
     return [filled(item) for item in value] if isinstance(value, list) else value
+
+
+def _of_variable(name: str, text: str) -> Any:
+    """The value of a text that is that of a variable, which errors do not repeat."""
+    try:
+        return yaml_texts.loaded(text, name)
+    except ConfigError:
+        raise ConfigError(f"the value of {name} is not YAML, or has a key twice: put a text in quotes") from None
 
 
 def _variable(match: re.Match[str]) -> str:

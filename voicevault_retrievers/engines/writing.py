@@ -40,9 +40,10 @@ class WritableEngine(Server):
         """Write chunks, replacing those with the same id; unchanged chunks are left as they are.
 
         Chunks are written in batches of `BATCH`; after an interruption, the same call resumes. `vectors`, a row of
-        length 1 per chunk, replaces embedding. `parents`, and chunks whose `chunk_type` is "parent", are stored without
-        a vector, not searched, and not counted. `progress` is told (done, total) of the chunks after each batch. Raises
-        ConfigError for invalid chunks or vectors, before anything is written.
+        length 1 per chunk, replaces embedding, and the vector that a chunk has. `parents`, and chunks whose
+        `chunk_type` is "parent", are stored without a vector, not searched, and not counted. `progress` is told (done,
+        total) of the chunks after each batch. Raises ConfigError for invalid chunks or vectors, before anything is
+        written.
         """
         return self.run(self._upserting(chunks, vectors, parents, progress))
 
@@ -127,7 +128,7 @@ class WritableEngine(Server):
             own = None if rows is None else rows[start : start + len(part)]
             last = start + BATCH >= len(given)
             named = list(above) if last else [c.parent_id for c in part if c.parent_id is not None]
-            new = yield from self._changed(part)
+            new = yield from self._changed(part, own)
             records = yield from self._records(part, new, own)
             with_them = [above.pop(one) for one in dict.fromkeys(named) if one in above]
             if records or with_them:
@@ -140,10 +141,14 @@ class WritableEngine(Server):
                 progress(start + len(part), len(given))
         return written
 
-    def _changed(self, chunks: Sequence[Chunk]) -> Steps[dict[str, bool]]:
-        """The ids of chunks that are new or changed, each with whether the id exists already."""
+    def _changed(self, chunks: Sequence[Chunk], rows: Any) -> Steps[dict[str, bool]]:
+        """The ids of chunks that are new or changed, also in their given vector, each with whether the id is there."""
         held = (yield from self._digests([chunk.id for chunk in chunks])) if chunks else {}
-        return {c.id: c.id in held for c in chunks if held.get(c.id) != self.digest(c)}
+        changed = {c.id: c.id in held for c in chunks if held.get(c.id) != self.digest(c)}
+        if rows is not None and (left := {c.id: rows[at] for at, c in enumerate(chunks) if c.id not in changed}):
+            stored = yield from self._vectors(list(left))
+            changed |= {one: True for one, row in left.items() if embedding.differ(row, stored.get(one, -row))}
+        return changed
 
     def _records(self, chunks: Sequence[Chunk], new: Collection[str], rows: Any) -> Steps[list[Record]]:
         chosen = [at for at, chunk in enumerate(chunks) if chunk.id in new]

@@ -32,7 +32,11 @@ class Put:
 
     def __call__(self, snapshot: Snapshot) -> tuple[CommitRecord, Changes]:
         present = [self.vectors.present(snapshot, chunk.id) for chunk in self.chunks]
-        changed = [at for at, chunk in enumerate(self.chunks) if not codec.same(chunk, present[at])]
+        changed = [
+            at
+            for at, chunk in enumerate(self.chunks)
+            if not codec.same(chunk, present[at]) or self.vectors.changes(snapshot, chunk.id)
+        ]
         picked = tuple(self.chunks[at] for at in changed)
         gone = self._gone(snapshot)
         record = CommitRecord(

@@ -23,6 +23,9 @@ Rows: TypeAlias = NDArray[np.float32]
 
 BATCH = 64
 
+ROUNDED = 1e-6
+"""The most by which the cosine of a vector and its stored copy is below 1."""
+
 
 def describe(embedder: Embedder) -> EmbedderEntry:
     """The manifest entry of an embedder, with what `load_embedder` takes where it is one of its kinds.
@@ -132,11 +135,18 @@ def given_rows(vectors: ArrayLike, chunks: Sequence[Chunk], dimension: int) -> R
     return unit_rows(rows, len(searched), dimension, [chunks[at] for at in searched])
 
 
+def differ(one: Vector, other: Vector) -> bool:
+    """Whether two vectors point elsewhere, beyond what a store in half precision rounds."""
+    wide, stored = one.astype(np.float64), other.astype(np.float64)
+    return float(wide @ stored) < (1 - ROUNDED) * float(np.linalg.norm(wide) * np.linalg.norm(stored))
+
+
 class Prepared:
     """The vectors of chunks to be added, by id: the given ones, and those that `prepare` makes."""
 
     def __init__(self, embedder: Callable[[], Embedder | None], given: dict[str, Vector]) -> None:
         self._embedder = embedder
+        self._given = frozenset(given)
         self._rows = given
         self._present: tuple[Snapshot | None, dict[str, Chunk | None]] = (None, {})
 
@@ -148,6 +158,12 @@ class Prepared:
         if chunk_id not in known:
             known[chunk_id] = snapshot.get(chunk_id)
         return known[chunk_id]
+
+    def changes(self, snapshot: Snapshot, chunk_id: str) -> bool:
+        """Whether the vector that was given for a chunk of the snapshot is not the one that it has."""
+        if chunk_id not in self._given or snapshot.manifest.embedder is None:
+            return False
+        return differ(self._rows[chunk_id], snapshot.vector(chunk_id))
 
     def __call__(self, snapshot: Snapshot, chunks: Sequence[Chunk]) -> Rows | None:
         """A row per chunk; None where the knowledge base keeps no vectors."""

@@ -281,11 +281,11 @@ class KnowledgeBase(Searched):
         """Add chunks in one commit, replacing those with the same id.
 
         Unchanged chunks are left as they are, and a text that is stored under its id already is not embedded again.
-        `vectors`, a row of length 1 per chunk, replaces embedding; `progress` is told (done, total) of the texts to
-        embed. `parents`, and chunks whose `chunk_type` is "parent", are stored without a vector and not searched; a
-        parent is deleted with its last chunk. `sources` are files whose content the given chunks are; other chunks of
-        these files are deleted. Raises ConfigError for invalid chunks or vectors, LockedError while another process
-        writes, StorageError.
+        `vectors`, a row of length 1 per chunk, replaces embedding, and the vector that a chunk has; `progress` is told
+        (done, total) of the texts to embed. `parents`, and chunks whose `chunk_type` is "parent", are stored without a
+        vector and not searched; a parent is deleted with its last chunk. `sources` are files whose content the given
+        chunks are; other chunks of these files are deleted. Raises ConfigError for invalid chunks or vectors,
+        LockedError while another process writes, StorageError.
         """
         return self._put(chunks, vectors, parents, sources, progress, alone=False)
 

@@ -163,6 +163,19 @@ class WritingSuite(Suite):
         that(np.allclose(new, expected, atol=1e-6), f"vector {new} of the replaced chunk, expected {expected}")
         equal(client.delete(where={"kind": "old"}), 0, "chunks that pass a filter on the old metadata")
 
+    def test_given_vectors_take_the_place_of_those_that_chunks_have(self, collections: Collections) -> None:
+        client = collections(embedder=WordEmbedder(), analyzer=AUTO)
+        chunks = [Chunk("one", "zebra zebra"), Chunk("two", "giraffe giraffe")]
+        written = client.upsert(chunks)
+        equal((written.added, written.unchanged), (2, 0), "written without vectors: added, unchanged")
+        turned = WordEmbedder().embed_queries(["giraffe giraffe", "zebra zebra"])
+        written = client.upsert(chunks, turned)
+        equal((written.replaced, written.unchanged), (2, 0), "written with other vectors: replaced, unchanged")
+        equal(client.dense("zebra zebra", 1).ids, ("two",), "nearest to the text whose vector was given")
+        equal(client.bm25("zebra", 9).ids, ("one",), "found by its word")
+        for again in (client.upsert(chunks, turned), client.upsert(chunks)):
+            equal((again.replaced, again.unchanged), (0, 2), "written again: replaced, unchanged")
+
     def test_deleted_chunks_are_gone_everywhere(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)
         chunks = chunks_of("en", 40)

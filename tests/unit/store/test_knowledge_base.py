@@ -150,6 +150,12 @@ def test_given_vectors_save_embedding(kb: KnowledgeBase, embedder: Counting) -> 
     kb.add([FOX, DOG], np.eye(16)[:2])
     assert embedder.texts == []
     assert np.array_equal(kb.dense().index.similarities(np.eye(16, dtype=np.float32)[1], ["dog"])["dog"], 1.0)  # type: ignore[index]
+    assert kb.add([FOX, DOG], np.eye(16)[:2]).unchanged == 2
+    changes = kb.add([FOX, DOG], np.eye(16)[[0, 5]])
+    assert (changes.replaced, changes.unchanged) == (1, 1)
+    assert kb.dense().index.similarities(np.eye(16, dtype=np.float32)[5], ["dog"]) == {"dog": 1.0}
+    assert kb.add([FOX, DOG]).unchanged == 2
+    assert embedder.texts == []
 
 
 @pytest.mark.parametrize(

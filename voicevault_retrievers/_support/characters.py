@@ -17,3 +17,12 @@ def without_controls(text: str) -> str:
     white space become a space, so that words stay apart.
     """
     return _UNSEEN.sub(lambda found: " " if found["blank"] else "", text)
+
+
+def encodable(text: str) -> str:
+    """A text with `?` for each half of a surrogate pair, as broken PDFs give them, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text

@@ -127,13 +127,21 @@ def canonical(where: Filter | None) -> str:
 
 
 def says_nothing(where: Filter) -> bool:
-    """Whether a filter, or a filter that it joins, has no condition, which is usually a mistake."""
+    """Whether a filter, or a filter that it joins, has no condition, which is usually a mistake.
+
+    Raises ConfigError for a malformed filter.
+    """
+    parse(where)
+    return _says_nothing(where)
+
+
+def _says_nothing(where: Filter) -> bool:
     joined = [part for key in ("$and", "$or") for part in where.get(key, ())]
     denied = [where["$not"]] if "$not" in where else []
     return (
         not where
         or any(key in where and not where[key] for key in ("$and", "$or"))
-        or any(map(says_nothing, (*joined, *denied)))
+        or any(map(_says_nothing, (*joined, *denied)))
     )
 
 

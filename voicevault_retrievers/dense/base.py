@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voicevault_retrievers._support.caches import LRUCache
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.dense import probes
@@ -118,4 +119,4 @@ class BaseEmbedder(ABC):
 def _checked(texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise ConfigError("texts is a list of strings; a single text goes in a list of one")
-    return list(texts)
+    return list(map(encodable, texts))

@@ -111,12 +111,14 @@ def _around(base: KnowledgeBase, chunk: Chunk, offer: Offer, neighbours: int, hi
     Chunks that the offer does not permit, or that are blocked, have no influence, not even on whether the indexes give
     an order.
     """
-    at, key = chunk.metadata.get("chunk_index"), file_key_of(chunk.metadata)
-    if not neighbours or key is None or not isinstance(at, int) or isinstance(at, bool):
+    at, key = chunk.metadata.get("chunk_index"), file_key_of(chunk.metadata) or ""
+    file = chunk.metadata.get(key)
+    if not neighbours or not isinstance(file, str | int | float) or not isinstance(at, int) or isinstance(at, bool):
         return []
-    beside: Filter = {key: chunk.metadata[key], "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
+    beside: Filter = {key: file, "chunk_index": {"$gte": at - neighbours, "$lte": at + neighbours}}
     found = base.get(base.view().snapshot.matching(beside)).values()
-    shown = (one for one in found if offer.passes(one.metadata) and not hidden.has(one))
+    of_file = (one for one in found if one.metadata[key] == file)  # the filter passes lists that have it
+    shown = (one for one in of_file if offer.passes(one.metadata) and not hidden.has(one))
     chunks = {chunk.id: chunk, **{one.id: one for one in shown}}
     if len({one.metadata["chunk_index"] for one in chunks.values()}) < len(chunks):  # indexes may restart on each page
         return []

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError
@@ -179,7 +180,7 @@ class GraphModel(ABC):
         session, tokenizer = self.load()
         for start in range(0, len(texts), ENCODED_AT_ONCE):
             with NATIVE.running():
-                encodings = tokenizer.encode_batch(texts[start : start + ENCODED_AT_ONCE])
+                encodings = tokenizer.encode_batch([*map(_encodable, texts[start : start + ENCODED_AT_ONCE])])
             for group in batches([len(encoding.ids) for encoding in encodings], 1 if alone else session.at_once):
                 feed = feed_of([encodings[at] for at in group])
                 yield GraphOutput([start + at for at in group], self._computed(session, feed), feed["attention_mask"])
@@ -226,3 +227,7 @@ def feed_of(encodings: Sequence[Any]) -> Feed:
         mask[row, :length] = 1
         types[row, :length] = encoding.type_ids
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+
+
+def _encodable(text: Text) -> Text:
+    return encodable(text) if isinstance(text, str) else (encodable(text[0]), encodable(text[1]))

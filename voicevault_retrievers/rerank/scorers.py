@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.protocols import Scorer
@@ -151,7 +152,7 @@ class SentenceTransformerScorer:
         model = self._found()
         if not passages:
             return []
-        pairs = [(query, passage) for passage in passages]
+        pairs = [(encodable(query), encodable(passage)) for passage in passages]
         return _single(self.name, model.predict(pairs, batch_size=self.batch_size, show_progress_bar=False))
 
     def load(self) -> None:

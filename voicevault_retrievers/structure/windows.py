@@ -13,6 +13,9 @@ from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking
 from voicevault_retrievers.structure.parents import Room, over_budget
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
 
+SPACES = 4
+"""Characters by which the place of a window may be off."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -26,9 +29,22 @@ class Place:
 
 @dataclass(frozen=True)
 class _Window:
+    """A text of a document. `begin` and `end` are where it stands there, by its chunk's place; None where unknown."""
+
     text: str
     place: Place
     hits: tuple[str, ...]
+    begin: int | None = None
+    end: int | None = None
+
+    @classmethod
+    def of(cls, text: str, chunk: Chunk, place: Place) -> _Window:
+        """The window of a chunk, which stands in it once."""
+        own = chunk.text.strip()
+        if place.start is None or not own or text.count(own) != 1:
+            return cls(text, place, (chunk.id,))
+        begin = place.start + chunk.text.index(own) - text.index(own)
+        return cls(text, place, (chunk.id,), begin, begin + len(text))
 
 
 class WindowExpansion(Stage):
@@ -94,7 +110,7 @@ class WindowExpansion(Stage):
             text = texts.get(hit.id)
             if text is not None:
                 place = self.place_of(hit.chunk) or Place(hit.id, hit.id)
-                documents[hit.chunk.kb, place.document].append(_Window(text, place, (hit.id,)))
+                documents[hit.chunk.kb, place.document].append(_Window.of(text, hit.chunk, place))
         return [window for windows in documents.values() for window in _swept(_in_order(windows))]
 
     def _text(self, hit: Hit, blocked: Blocked | None) -> str | None:
@@ -125,19 +141,28 @@ def _swept(windows: Sequence[_Window]) -> list[_Window]:
     """Windows in document order, with overlapping ones merged."""
     swept: list[_Window] = []
     for window in windows:
-        text = joined(swept[-1].text, window.text) if swept and _near(swept[-1], window) else None
-        if text is None:
+        last = swept[-1] if swept else None
+        text = None if last is None else joined(last.text, window.text)
+        if last is None or text is None or not _overlap(last, window, len(last.text) + len(window.text) - len(text)):
             swept.append(window)
         else:
-            swept[-1] = _Window(text, window.place, (*swept[-1].hits, *window.hits))
+            end = window.end if len(text) > len(last.text) else last.end
+            swept[-1] = _Window(text, window.place, (*last.hits, *window.hits), last.begin, end)
     return swept
 
 
-def _near(first: _Window, second: _Window) -> bool:
-    """Whether the windows are close enough to overlap; true where positions are unknown."""
+def _overlap(first: _Window, second: _Window, size: int) -> bool:
+    """Whether the `size` characters that the windows share are the same place of the document, not a repeated sentence.
+
+    True where neither position is known. Windows may have more white space than the document between their sentences.
+    """
     if first.place.start is None or second.place.start is None:
         return True
-    return second.place.start - first.place.start <= len(first.text) + len(second.text)
+    if first.end is None or second.begin is None:
+        return second.place.start - first.place.start <= len(first.text) + len(second.text)
+    wider = SPACES + 2 * (first.text.count("  ") + second.text.count("  "))
+    inside = size == len(second.text)
+    return first.end - second.begin >= size - wider and (inside or first.end - second.begin <= size + wider)
 
 
 def _in_order(windows: Sequence[_Window]) -> list[_Window]:

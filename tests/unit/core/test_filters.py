@@ -10,7 +10,17 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from voicevault_retrievers.core.filters import Condition, Every, Not, Some, both, canonical, compile_filter, parse
+from voicevault_retrievers.core.filters import (
+    Condition,
+    Every,
+    Not,
+    Some,
+    both,
+    canonical,
+    compile_filter,
+    parse,
+    says_nothing,
+)
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError
@@ -166,3 +176,9 @@ def test_a_filter_is_a_tree_without_nested_conjunctions() -> None:
     low, high, other = Condition("a", "$gte", 1), Condition("a", "$lt", 3), Condition("b", "$eq", "x")
     assert parse({"$and": [{"a": {"$gte": 1, "$lt": 3}}, {"b": "x"}]}) == Every((low, high, other))
     assert parse({"$or": [{"$not": {"b": "x"}}, {"$and": [{"b": "x"}]}]}) == Some((Not(other), other))
+
+
+@pytest.mark.parametrize("where", [{"$or": {"a": 1}}, {"$and": 5}, {"$not": "x"}, {"$and": [1]}, "x", ["x"]])
+def test_what_is_no_filter_is_refused_before_it_is_asked_what_it_says(where: Any) -> None:
+    with pytest.raises(ConfigError):
+        says_nothing(where)

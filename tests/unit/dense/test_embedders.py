@@ -305,3 +305,13 @@ def test_names_and_aliases() -> None:
     assert canonical("ms-marco-MiniLM-L12-v2") == "ms-marco-MiniLM-L-12-v2"
     assert canonical("someone/all-MiniLM-L6-v2") == "someone/all-MiniLM-L6-v2"
     assert set(embedders.MODELS) <= set(weights.HUB)
+
+
+@pytest.mark.weights
+def test_half_a_surrogate_pair_is_read_as_a_question_mark(minilm: OnnxEmbedder) -> None:
+    """As broken PDFs give it: no tokenizer takes it, and a batch would be refused for one character of one chunk."""
+    broken, plain = "The pump \ud835 is reset.", "The pump ? is reset."
+    for embed in (minilm.embed_documents, minilm.embed_queries):
+        assert np.array_equal(*embed([broken, plain]))
+    scorer = scorers.load_scorer()
+    assert scorer.score(broken, [broken, plain]) == scorer.score(plain, [plain, plain])

@@ -17,6 +17,7 @@ from mcp.types import CancelledNotification, CancelledNotificationParams, Client
 from tests.helpers import FailingChannel, HeldChannel, ListChannel
 from tests.unit.mcp.parts import KEYWORDS, PLANT, citations, make, offered, page, session, text, told
 from voicevault_retrievers import KnowledgeBase, fuse
+from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.errors import SearchError
 from voicevault_retrievers.mcp import bases
@@ -90,6 +91,19 @@ async def test_a_chunk_that_is_not_permitted_takes_no_neighbours_away(tmp_path: 
             read.append([(one.index, one.chunk_id, one.text) for one in citations(found)])
     assert read[0] == read[1]
     assert [chunk_id for _, chunk_id, _ in read[0]] == ["p1", "p2", "p4"]
+
+
+async def test_a_file_that_no_filter_can_say_has_no_neighbours_and_none_is_taken_for_it(tmp_path: Path) -> None:
+    files = {"a": {"url": "http://x"}, "b": ["one.pdf", "two.pdf"], "c": "one.pdf", "d": "one.pdf"}
+    with KnowledgeBase.create("kb", root=tmp_path) as base:
+        base.add(
+            [Chunk(one, one, None, {"source": file, "chunk_index": "abcd".index(one)}) for one, file in files.items()]
+        )
+    (tmp_path / "keywords.yaml").write_text(KEYWORDS)
+    async with session(offered(tmp_path, "kb")) as client:
+        read = {one: await client.call_tool("get_context", {"id": one, "neighbours": 5}) for one in files}
+    shown = {one: [each.chunk_id for each in citations(found)] for one, found in read.items()}
+    assert shown == {"a": ["a"], "b": ["b"], "c": ["c", "d"], "d": ["c", "d"]}
 
 
 async def test_rights_count_in_the_statistics(root: Path) -> None:

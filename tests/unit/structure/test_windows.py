@@ -34,7 +34,7 @@ def window(at: int, size: int) -> str:
 
 
 def by_start(chunk: Chunk) -> Place:
-    return Place(chunk.id, chunk.parent_id or "", chunk.metadata["at"] * len(SENTENCES[0]))
+    return Place(chunk.id, chunk.parent_id or "", chunk.metadata["at"] * (len(SENTENCES[0]) + 1))
 
 
 def by_next(chunk: Chunk) -> Place:
@@ -82,6 +82,22 @@ def test_windows_of_two_documents_or_of_far_places_stay_apart() -> None:
         (*(Hit(hit.chunk) for hit in ranking([1])), Hit(Chunk("far", "x", "d", {"at": 99, "window": span(2, 3)})))
     )
     assert len(shown(again)) == 2
+
+
+@pytest.mark.parametrize("between", ["Wait until the fan stands still. ", "Wait. "])
+@pytest.mark.parametrize("gap", [" ", "  "])
+def test_windows_that_share_a_repeated_sentence_alone_stay_apart(between: str, gap: str) -> None:
+    first = ["Close the valve.", "Drain the tank.", "Press the red button."]
+    second = ["Press the red button.", "Grease the bearing.", "Shut the door."]
+    text = " ".join(first) + " " + between + " ".join(second)
+    found = Ranking(
+        tuple(
+            Hit(Chunk(sentences[1], sentences[1], None, {"window": gap.join(sentences)}), 1.0 - at / 10)
+            for at, sentences in enumerate((first, second))
+        )
+    )
+    place = lambda chunk: Place(chunk.id, "d", text.index(chunk.text))  # noqa: E731
+    assert shown(found, place_of=place) == [(one[1], gap.join(one)) for one in (first, second)]
 
 
 def test_what_has_no_window_stays_as_it_is() -> None:

@@ -110,6 +110,8 @@ def index(
     """
     if parents is None and children is not None:
         raise click.UsageError("--children are of --parents: give their length too")
+    if parents is not None and (children or CHILD_CHARS) > parents:
+        raise click.UsageError(f"children, of {children or CHILD_CHARS} characters, are at most as long as --parents")
     console = Console(stderr=True, soft_wrap=True)
     given: dict[str, Any] = {
         "max_chars": max_chars,

@@ -96,7 +96,7 @@ class Variant:
         if not isinstance(self.text, str):
             raise ConfigError(f"a variant's text is a string, not {type(self.text).__name__}")
         object.__setattr__(self, "text", _valid(self.text))
-        if not 0.0 < self.weight <= 1.0:
+        if not isinstance(self.weight, int | float) or not 0.0 < self.weight <= 1.0:
             raise ConfigError(f"the weight of a variant is above 0 and at most 1, not {self.weight!r}")
         if isinstance(self.channels, str):
             raise ConfigError(f"a variant's channels are a set of names, not the string {self.channels!r}")
@@ -201,7 +201,10 @@ def _valid(text: str) -> str:
 
 
 def _vector(values: ArrayLike) -> Vector:
-    vector = np.array(values, dtype=np.float32)
+    try:
+        vector = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"a query vector is one row of finite numbers: {error}") from error
     if vector.ndim != 1 or not np.isfinite(vector).all():
         raise ConfigError(f"a query vector is one row of finite numbers, not shape {vector.shape}")
     vector.setflags(write=False)

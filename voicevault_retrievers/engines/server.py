@@ -19,7 +19,7 @@ from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.codec import Limits
+from voicevault_retrievers.store.codec import Limits, limits_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Server(ABC):
         self.timeout = seconds_or_none("timeout", timeout)
         self._given = analyzer, embedder
         self._options = dict(options or {})
-        self._limits = limits or Limits()
+        self._limits = limits_of(limits)
         self._mutex = Mutex()
         self._recipe: Recipe | None = None
         self._analyzer: SavedAnalyzer | None = None

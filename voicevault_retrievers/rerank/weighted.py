@@ -164,6 +164,8 @@ class WeightedRerank(Stage):
 
 
 def _weights(given: Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"weights is a mapping of signals to numbers, such as {WEIGHTS}, not {given!r}")
     for name, weight in given.items():
         if name not in WEIGHTS:
             raise unknown("signal in weights", name, WEIGHTS)

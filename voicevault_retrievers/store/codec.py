@@ -157,6 +157,8 @@ def kept(chunks: Iterable[Chunk], kb: str, limits: Limits) -> list[Chunk]:
 
     Raises ConfigError for a value that is not a Chunk or is beyond the limits, and for a repeated id.
     """
+    if isinstance(chunks, Chunk | str) or not isinstance(chunks, Iterable):
+        raise ConfigError(f"chunks is a list of chunks, not a {type(chunks).__name__}: a single one goes in a list")
     found = [_kept(chunk, kb, limits) for chunk in chunks]
     ids = [chunk.id for chunk in found]
     if len(set(ids)) != len(ids):
@@ -164,6 +166,13 @@ def kept(chunks: Iterable[Chunk], kb: str, limits: Limits) -> list[Chunk]:
         twice = next(chunk_id for chunk_id in ids if chunk_id in seen or seen.add(chunk_id))  # type: ignore[func-returns-value]  # add gives None
         raise ConfigError(f"two chunks have the id {twice!r}; ids are unique")
     return found
+
+
+def limits_of(given: Limits | None) -> Limits:
+    """The limits, by default `Limits()`; ConfigError for what is none."""
+    if not isinstance(given, Limits | None):
+        raise ConfigError(f"limits is a Limits(...), not a {type(given).__name__}")
+    return given or Limits()
 
 
 def several(ids: Iterable[str]) -> Iterable[str]:

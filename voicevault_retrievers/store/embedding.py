@@ -40,6 +40,8 @@ def describe(embedder: Embedder) -> EmbedderEntry:
         UniversalSentenceEncoder,
     )
 
+    if isinstance(embedder, str):
+        raise ConfigError(f"embedder is an object, not a name: load_embedder({embedder!r}) of `dense` makes one of it")
     kinds = {
         "onnx": OnnxEmbedder,
         "openvino": OpenVinoEmbedder,

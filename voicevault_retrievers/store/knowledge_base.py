@@ -68,7 +68,7 @@ class KnowledgeBase(Searched):
             embedding.check(snapshot.manifest.embedder, embedder, snapshot.folder.name)
         self._writer = writer = CommitWriter(snapshot, number("wait", wait))
         self._embedder = embedder
-        self._limits = limits or Limits()
+        self._limits = codec.limits_of(limits)
         self._mutex = Mutex()
         self._graphs = KeptGraph()
         self._curation = LiveCuration(snapshot.folder, lambda: writer.snapshot.manifest.id)

@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property, reduce
 from itertools import chain
 from operator import and_, or_
@@ -375,6 +376,8 @@ def _item_key(value: Any) -> Hashable:
         return value  # type: ignore[no-any-return]  # `kind` narrows the type, which mypy does not see
     if kind in (list, dict):
         return kind
+    if isinstance(value, datetime):  # two in the hour that a clock repeats are equal, and stand for different times
+        return kind, value.isoformat()
     try:
         hash(value)
     except TypeError:

@@ -113,7 +113,9 @@ def connect(
 
 
 def _scheme(address: str) -> str:
-    scheme = address.partition("://")[0] if is_address(address) else "of none"  # the address may hold a password
+    if not is_address(address):  # which may hold a password
+        raise ConfigError(f"an engine address begins with its scheme, SCHEME://, one of {', '.join(SCHEMES)}")
+    scheme = address.partition("://")[0]
     if scheme not in SCHEMES:
         raise unknown("engine address (SCHEME://...)", scheme, SCHEMES)
     return scheme

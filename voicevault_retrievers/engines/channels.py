@@ -14,7 +14,7 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.leaf import LeafChannel, Match, best_of_wordings
 from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.types import ChannelKind, Query, Variant, Vector, as_query
+from voicevault_retrievers.core.types import ChannelKind, Failure, Query, Variant, Vector, as_query
 from voicevault_retrievers.dense.channel import VectorChannel
 from voicevault_retrievers.engines.keywords import KeywordHit, KeywordHits, Keywords
 from voicevault_retrievers.errors import ConfigError, NotIndexedError
@@ -84,6 +84,18 @@ class SearchedEngine(Protocol):
 E = TypeVar("E", bound=SearchedEngine)
 
 
+class NoCollection(list[Match]):
+    """The matches of a search where there is no collection: none."""
+
+
+def noted(name: str, engine: SearchedEngine, found: Sequence[Sequence[Match]]) -> list[Failure]:
+    """A note where there is no collection to search, as its name may be misspelt, or nothing was ever put in."""
+    if not any(isinstance(matches, NoCollection) for matches in found):
+        return []
+    said = f"there is no collection {engine.name!r}, so nothing was found: check its name, or put something in"
+    return [Failure(name, "NoCollection", said, degrades=False)]
+
+
 class EngineLeaf(LeafChannel, Generic[E]):
     """A channel that runs an engine's steps for each wording, sync or async; subclasses define the steps."""
 
@@ -93,6 +105,9 @@ class EngineLeaf(LeafChannel, Generic[E]):
         super().__init__(name, kind, timeout=timeout)
         self.engine = engine
         self.afind = self._afind
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        return noted(self.name, self.engine, found)
 
     @abstractmethod
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
@@ -195,6 +210,8 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
         asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k)
+        if not hits and not (yield from self.engine.exists()):
+            return NoCollection()
         return ListedMatches(asked, hits) if isinstance(hits, KeywordHits) else KeywordMatches(asked, hits)
 
     def __repr__(self) -> str:
@@ -320,7 +337,12 @@ class EngineDense(VectorChannel):
         for vector in (yield from self.embedded(query, wordings)) or ():
             near = yield from self._near(vector, query, k)
             found.append(self._matches(near, vector))
-        return found or [[] for _ in wordings]
+        if not any(found) and not (yield from self.engine.exists()):
+            return [NoCollection() for _ in wordings]
+        return found
+
+    def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
+        return noted(self.name, self.engine, found)
 
     def _near(self, vector: Vector, query: Query, k: int) -> Steps[Sequence[Found]]:
         """At most k chunks that pass the query's filters, nearest first."""

@@ -33,8 +33,8 @@ ROUNDS = 4
 
 def whole(found: Ranking) -> Ranking:
     """The ranking; RetrievalError where a part of the search failed."""
-    if found.errors:
-        raise RetrievalError(str(found.errors))
+    if found.skipped:
+        raise RetrievalError(str(found.skipped))
     return found
 
 

@@ -6,6 +6,7 @@ from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from voicevault_retrievers.core.filters import (
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Query
 from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.lexical import BM25
 
 META: dict[str, Any] = {
     "file": "a.pdf", "page": 3, "ratio": 0.5, "done": True, "tags": ["x", "y", 2], "none": None, "void": [],
@@ -182,3 +184,20 @@ def test_a_filter_is_a_tree_without_nested_conjunctions() -> None:
 def test_what_is_no_filter_is_refused_before_it_is_asked_what_it_says(where: Any) -> None:
     with pytest.raises(ConfigError):
         says_nothing(where)
+
+
+def test_the_two_times_of_an_hour_that_the_clock_repeats_are_apart() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    first, second = (datetime(2024, 10, 27, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1))
+    assert first == second
+    chunks = [Chunk("first", "pump", None, {"at": first}), Chunk("second", "pump", None, {"at": second})]
+    border = datetime(2024, 10, 27, 1, tzinfo=timezone.utc)
+    for given in (chunks, chunks[::-1]):
+        bm25 = BM25.from_chunks(given)
+        for operator, wanted in (("$lt", "first"), ("$gte", "second")):
+            where = {"at": {operator: border}}
+            assert (
+                bm25.search(Query("pump", where=where)).ids
+                == bm25.search(Query("pump", require=where)).ids
+                == (wanted,)
+            )

@@ -49,7 +49,7 @@ def held(found: Mapping[str, Chunk], expected: Collection[Chunk], kb: str) -> No
 def alike(found: Ranking, expected: Ranking, what: str, tolerance: float) -> None:
     """Fail unless both rankings have the same chunks in the same order, with scores equal to a tolerance."""
     __tracebackhide__ = True
-    that(not found.errors, f"{what}: {found.errors}")
+    that(not found.skipped, f"{what}: {found.skipped}")
     wrong = differences(found, expected, tolerance)
     that(not wrong, f"{what}: {wrong}")
 

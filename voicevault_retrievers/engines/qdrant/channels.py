@@ -127,8 +127,9 @@ class QdrantDense(EngineDense):
         return (yield from self.engine.near(vector, k, both(query.require, query.where), self.way))
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
-        if self.way.prefix in (None, self.engine.prefix):
-            return ()
+        missing = super().notes(found)
+        if missing or self.way.prefix in (None, self.engine.prefix):
+            return missing
         said = f"the collection has no vectors of {self.way.prefix} dimensions: all were compared"
         return (Failure(self.name, "funnel", said, degrades=False),)
 

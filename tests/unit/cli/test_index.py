@@ -212,6 +212,12 @@ def test_what_cannot_be_indexed_makes_no_base(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "kbs").exists()
 
 
+def test_children_longer_than_parents_make_no_base(run: Run, docs: Path, tmp_path: Path) -> None:
+    done = run(docs, "--parents", 300, code=2)
+    assert "are at most as long as --parents" in done.output
+    assert not (tmp_path / "kbs").exists()
+
+
 def test_another_writer_is_named_and_waited_for(run: Run, docs: Path, tmp_path: Path) -> None:
     run(docs / "a.txt")
     lock = Lock(tmp_path / "kbs" / "kb" / "lock")

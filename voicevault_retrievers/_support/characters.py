@@ -20,9 +20,5 @@ def without_controls(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """A text with `?` for each half of a surrogate pair, as broken PDFs give them, which no tokenizer takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    """A text with `?` for each lone surrogate, as broken PDFs give them: nothing that takes UTF-8 takes one."""
+    return text.encode("utf-8", "replace").decode()

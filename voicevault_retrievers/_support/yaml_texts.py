@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
+
+
+def read(path: Path) -> Any:
+    """What a file says, as of `loaded`. Raises OSError where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from error
+    return loaded(text, path)
 
 
 def loaded(text: str, origin: object) -> Any:

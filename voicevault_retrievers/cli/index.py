@@ -110,13 +110,14 @@ def index(
     """
     if parents is None and children is not None:
         raise click.UsageError("--children are of --parents: give their length too")
-    if parents is not None and (children or CHILD_CHARS) > parents:
-        raise click.UsageError(f"children, of {children or CHILD_CHARS} characters, are at most as long as --parents")
+    children = children or CHILD_CHARS
+    if parents is not None and children > parents:
+        raise click.UsageError(f"children, of {children} characters, are at most as long as --parents")
     console = Console(stderr=True, soft_wrap=True)
     given: dict[str, Any] = {
         "max_chars": max_chars,
         "parents": parents,
-        "children": children or CHILD_CHARS,
+        "children": children,
         "headers": headers,
         "limits": replace(LIMITS, seconds=max_seconds),
         "text_field": text_field,

@@ -138,8 +138,8 @@ def _read(path: Path, ctx: click.Context) -> Mapping[Any, Any]:
     from voicevault_retrievers.pipeline.presets.sections import filled
 
     try:
-        data = filled(yaml_texts.loaded(path.read_text(encoding="utf-8"), path) or {})
-    except (UnicodeDecodeError, ConfigError, RecursionError) as error:
+        data = filled(yaml_texts.read(path) or {})
+    except (ConfigError, RecursionError) as error:
         raise click.UsageError(f"{path} cannot be read as YAML: {error}", ctx) from error
     if not isinstance(data, Mapping):
         raise click.UsageError(f"{path} holds a {type(data).__name__}, not a mapping of options", ctx)

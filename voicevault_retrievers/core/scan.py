@@ -8,7 +8,10 @@ from typing import Protocol
 
 
 class Scan(Protocol):
-    """What a channel can tell about chunks and terms beyond its best hits."""
+    """What a channel can tell about chunks and terms beyond its best hits.
+
+    It may also have a `source`, such as an engine: fused channels with one source have their ids in common.
+    """
 
     @property
     def local(self) -> bool:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from types import MappingProxyType
 from typing import Any
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.answers import header
 from voicevault_retrievers.answers.citations import citation_of
 from voicevault_retrievers.core.channel import Channel
@@ -296,4 +297,4 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _text(value: Any) -> str:
-    return str(value).encode("utf-8", "replace").decode()
+    return encodable(str(value))

@@ -147,7 +147,8 @@ class WritableEngine(Server):
         changed = {c.id: c.id in held for c in chunks if held.get(c.id) != self.digest(c)}
         if rows is not None and (left := {c.id: rows[at] for at, c in enumerate(chunks) if c.id not in changed}):
             stored = yield from self._vectors(list(left))
-            changed |= {one: True for one, row in left.items() if embedding.differ(row, stored.get(one, -row))}
+            other = (one for one, row in left.items() if one not in stored or embedding.differ(row, stored[one]))
+            changed |= dict.fromkeys(other, True)
         return changed
 
     def _records(self, chunks: Sequence[Chunk], new: Collection[str], rows: Any) -> Steps[list[Record]]:

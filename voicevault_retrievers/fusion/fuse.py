@@ -191,8 +191,8 @@ class Fused(Channel):
             rights = [one.require for one in held[at].values() if one.require is not None]
             require = scope(*rights) if rights else None
             fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=require))
-        several = [{one.chunk.text for one in hits.values()} for hits in held]
-        differing = [hit.id for hit, texts in zip(fused, several, strict=True) if len(texts) > 1]
+        found_by = zip(fused, held, strict=True)
+        differing = [hit.id for hit, by in found_by if any(one.chunk.text != hit.chunk.text for one in by.values())]
         return tuple(fused), differing
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:

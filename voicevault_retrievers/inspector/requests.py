@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.core.types import Query
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.inspector.judgments import Judgment
@@ -55,7 +56,7 @@ def text(name: str, value: Any, longest: int = NAME) -> str:
         raise ConfigError(f"{name} is a text that is not empty, not {_shown(value)}")
     if len(value) > longest:
         raise ConfigError(f"{name} has {len(value)} characters, more than {longest}")
-    return value.encode("utf-8", "replace").decode()
+    return encodable(value)
 
 
 async def body_of(request: Request) -> Mapping[str, Any]:

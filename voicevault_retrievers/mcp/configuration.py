@@ -143,9 +143,7 @@ def load_configuration(path: Path, *, preset: str = PRESET, root: Path | None = 
     Raises ConfigError for unknown or malformed settings, and for accidental openness, such as an empty `require`.
     """
     try:
-        data = yaml_texts.loaded(path.read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        data = yaml_texts.read(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     given = section("configuration", data, "version", "bases", "clients", "hosts", "max_tokens")
@@ -233,7 +231,6 @@ def _filter(kind: str, given: Mapping[str, Any], key: str, present: bool | None 
         raise ConfigError(
             f"{kind} is a filter, such as {{public: true}}, not {found!r}: leave it out to restrict nothing"
         )
-    compile_filter(found)
     return found
 
 

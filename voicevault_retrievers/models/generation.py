@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.errors import RetrievalError
 
 
@@ -103,7 +104,7 @@ def filled(prompt: str, **values: object) -> str:
 
 def as_json(value: Any) -> str:
     """A value as JSON on one line, for a prompt to show as data; surrogates, which no server reads, are replaced."""
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return encodable(json.dumps(value, ensure_ascii=False))
 
 
 def aloud(answer: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 from voicevault_retrievers._support.caches import LRUCache
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.core.channel import Rewriter
 from voicevault_retrievers.core.protocols import TextModel
@@ -57,7 +58,7 @@ def wordings_of(answer: str, longest: int) -> list[str]:
 
 def one_line(text: str) -> str:
     """The text with white space collapsed to single spaces, and `?` for characters that UTF-8 cannot encode."""
-    return " ".join(text.split()).encode("utf-8", "replace").decode()
+    return encodable(" ".join(text.split()))
 
 
 def _unchattered(line: str) -> str:

@@ -84,8 +84,7 @@ class GroupBy:
             value, key = self._value(chunk), file_key_of(chunk.metadata) if self.key == DOCUMENT else self.key
             if value is None:
                 continue
-            held = None if key is None else chunk.metadata.get(key)
-            if key is None or held is None or not isinstance(value, str | int | float):
+            if key is None or chunk.metadata.get(key) is None or not isinstance(value, str | int | float):
                 return None
             if any(before in chunk.metadata for before in keys[: keys.index(key)]):
                 return None

@@ -14,6 +14,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, in_thread
@@ -224,7 +225,7 @@ def context_in(answer: Any) -> str:
     """
     if not isinstance(answer, str):
         raise RetrievalError(f"a language model gives a text, not a {type(answer).__name__}")
-    text = " ".join(aloud(answer).split()).encode("utf-8", "replace").decode()
+    text = encodable(" ".join(aloud(answer).split()))
     if not any(map(str.isalnum, text)):
         raise RetrievalError("the language model gave an answer without a word")
     if len(text) > LONGEST:

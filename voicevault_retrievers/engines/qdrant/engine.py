@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, both, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
@@ -225,7 +226,7 @@ class QdrantEngine(WritableCollection):
         if sums.frequencies is None:
             clause = self._clause(asked.counting)
             frequencies = sums.counted
-            forms = [form for form in asked.forms if form not in frequencies and points.printable(form) == form]
+            forms = [form for form in asked.forms if form not in frequencies and encodable(form) == form]
             forms = forms if sums.total else []
             calls = [self._call("count", count_filter=requests.having([one], clause), exact=True) for one in forms]
             told = (yield from self._asking(calls)) if calls else ()

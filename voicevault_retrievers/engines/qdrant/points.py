@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.engine import Record
 from voicevault_retrievers.engines.qdrant.statistics import MEAN, SUMS, parts_of
@@ -45,7 +46,7 @@ _LARGEST = 1.7976931348623157e308
 
 def point_id(name: str, kind: str = CHUNK) -> str:
     """The UUID of the point of a chunk, of a parent, or of the collection's state."""
-    if printable(name) != name or name.startswith("\0"):
+    if encodable(name) != name or name.startswith("\0"):
         name = f"\0{name.encode('utf-8', 'surrogatepass').hex()}"
     return str(uuid5(_SPACES[kind], name))
 
@@ -81,11 +82,11 @@ def payload_of(chunk: Chunk, kind: str) -> dict[str, Any]:
     """The payload that `chunk_of` reads. `exact` is present where Qdrant's JSON might change a value."""
     told = {
         "kind": kind,
-        "id": printable(chunk.id),
-        "text": printable(chunk.text),
-        "header": printable(chunk.header),
-        "parent": None if chunk.parent_id is None else printable(chunk.parent_id),
-        "metadata": {key: _told(value) for key, value in chunk.metadata.items() if printable(key) == key},
+        "id": encodable(chunk.id),
+        "text": encodable(chunk.text),
+        "header": encodable(chunk.header),
+        "parent": None if chunk.parent_id is None else encodable(chunk.parent_id),
+        "metadata": {key: _told(value) for key, value in chunk.metadata.items() if encodable(key) == key},
     }
     same = all(map(_survives, (chunk.id, chunk.text, chunk.parent_id, chunk.metadata, chunk.header)))
     return told if same else {**told, "exact": codec.encode(chunk).decode("ascii")}
@@ -97,7 +98,7 @@ def record_payload(record: Record, mean: float) -> dict[str, Any]:
         **payload_of(record.chunk, CHUNK),
         "digest": record.digest,
         VERSION: _version(record.chunk.id.encode("utf-8", "surrogatepass") + record.digest.encode()),
-        "terms": list(map(printable, record.terms)),
+        "terms": list(map(encodable, record.terms)),
         "counts": list(record.terms.values()),
         "length": record.length,
         SUMS: parts_of(record.terms, record.length),
@@ -139,7 +140,7 @@ def _version(content: bytes) -> str:
 def _survives(value: Any) -> bool:
     """Whether every Qdrant returns a value unchanged; fractions might lose the last bit."""
     if isinstance(value, str):
-        return printable(value) == value
+        return encodable(value) == value
     if isinstance(value, Mapping):
         return all(_survives(key) and _survives(inner) for key, inner in value.items())
     if isinstance(value, list | tuple):
@@ -150,16 +151,11 @@ def _survives(value: Any) -> bool:
 def _told(value: Any) -> Any:
     """A value in the form that Qdrant's filters find; a number beyond Qdrant's range is clamped."""
     if isinstance(value, str):
-        return printable(value)
+        return encodable(value)
     if isinstance(value, Mapping):
-        return {printable(str(key)): _told(inner) for key, inner in value.items()}
+        return {encodable(str(key)): _told(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_told(inner) for inner in value]
     if isinstance(value, int) and not isinstance(value, bool) and not -_WHOLE <= value < _WHOLE:
         return float(max(-_LARGEST, min(_LARGEST, value)))
     return value
-
-
-def printable(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot encode, as question marks."""
-    return text.encode("utf-8", "replace").decode()

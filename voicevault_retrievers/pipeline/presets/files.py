@@ -52,10 +52,7 @@ def preset_data(name: str | Path) -> dict[str, Any]:
             raise unknown("preset", str(name), preset_names())
     if not path.is_file():
         raise ConfigError(f"there is no preset file {path}")
-    try:
-        data = yaml_texts.loaded(path.read_text(encoding="utf-8"), path)
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+    data = yaml_texts.read(path)
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path} holds a {type(data).__name__}, not a mapping of options")
     return {"name": path.stem, **data}

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, Union
 
+from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import TextModel
@@ -104,7 +105,7 @@ def questions_in(answer: Any) -> list[str]:
 
 def distinct(texts: Iterable[str]) -> list[str]:
     """The texts, each on one line, that have a letter or digit and at most `LONGEST` characters, without duplicates."""
-    lines = (" ".join(text.split()).encode("utf-8", "replace").decode() for text in texts)
+    lines = (encodable(" ".join(text.split())) for text in texts)
     kept: dict[str, str] = {}
     for line in lines:
         if len(line) <= LONGEST and any(map(str.isalnum, line)):

@@ -53,9 +53,13 @@ EXPECTED = frozenset(
 )
 """Kinds of notes that indicate no mistake: an option asks for them, or the stage itself logs them."""
 
+MISTAKEN = frozenset({"NoCollection", "DifferentTexts"})
+"""Kinds of notes that probably mean a mistake which loses documents, and which the documents found do not show."""
+
 
 def log_failures(log: Logger, who: str, failures: Iterable[Failure], *, notes: int = WARNING) -> None:
-    """Log a warning for each cause among the failures, and the notes at the level `notes`, or INFO if EXPECTED.
+    """Log a warning for each cause among the failures, and the notes at the level `notes`, or INFO if EXPECTED, or as
+    warnings if MISTAKEN.
 
     Where a result carries the notes, `notes` may be INFO: a search that is not degraded then logs no warning. A failure
     that active retrieval repeats has the same cause as the failure of the first search.
@@ -67,4 +71,5 @@ def log_failures(log: Logger, who: str, failures: Iterable[Failure], *, notes: i
         if failure.degrades:
             log.warning("%s goes on without %s%s", who, failure, failure.instead and f"; {failure.instead}")
         else:
-            log.log(INFO if failure.kind in EXPECTED else notes, "%s notes: %s", who, failure)
+            level = INFO if failure.kind in EXPECTED else WARNING if failure.kind in MISTAKEN else notes
+            log.log(level, "%s notes: %s", who, failure)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from integrations.own_engine.memory_engine import MemoryEngine
 from tests.helpers import FailingChannel, HashEmbedder, Says
 from tests.unit.cli.parts import ran
 from voicevault_retrievers.answers.flare import Flare
@@ -18,6 +19,7 @@ from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.stages import skippable
 from voicevault_retrievers.core.types import Chunk, Query, Ranking, Result
 from voicevault_retrievers.fusion import RRF, fuse
+from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline.builder import compose
 from voicevault_retrievers.pipeline.options import Expand, Fusion
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -274,3 +276,16 @@ def test_the_command_logs_a_model_that_fails_and_no_search_that_went_well(
         assert len(logged) == count, logged
         assert ("degraded llm_rerank: SearchNotAvailableError" in shown.stdout) == bool(count)
         assert all(one.endswith("; the fused order is kept") for one in logged)
+
+
+def test_what_probably_loses_documents_is_a_warning_though_the_search_is_not_degraded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, other = (BM25.from_chunks([Chunk("1", text)]) for text in ("the pump", "a pump"))
+    nowhere = MemoryEngine("nosuch", shelves={}).bm25()
+    for channel, kind in ((fuse(one=one, other=other), "DifferentTexts"), (nowhere, "NoCollection")):
+        caplog.clear()
+        result = Pipeline(channel).search("pump")
+        assert not result.degraded
+        (said,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert kind in said.getMessage()

@@ -14,12 +14,13 @@ import numpy as np
 from voicevault_retrievers._support.extras import require as imported
 from voicevault_retrievers.core.execution.steps import Steps, blocking
 from voicevault_retrievers.core.filters import Filter, both, canonical, compile_filter
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.rows import best_by_id
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.encoding import encoded
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
-from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, Keywords, scores_of, weigh
+from voicevault_retrievers.engines.keywords import CollectionCounts, KeywordHit, KeywordHits, Keywords, scores_of, weigh
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import (
     ALL,
@@ -45,8 +46,8 @@ TIES = 1000
 """How many neighbours are read at most to order equally near chunks by id."""
 
 SPARE = 50
-"""The candidates that the database ranks beyond twice k, as its BM25 may have other constants."""
-
+"""The rows read beyond k neighbours, which an index finds by rounded vectors, and beyond 2k keyword hits, as the
+database's BM25 may have other constants."""
 
 COUNTED = 10_000
 """The most counts that are cached: frequencies of terms, and sums, below a filter."""
@@ -250,19 +251,29 @@ class TableEngine(Engine):
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Sequence[Found]:
         held, wanted = self._open(), both(require, where)
         told, exact = condition_of(wanted)
-        limit = 0 if told == NONE else k + max(10, k // 10)
-        while limit:
+        if told == NONE:
+            return []
+        limit = k + SPARE
+        while True:
             near = self.near(held.table, [*CHUNK, "vector"], vector, limit, told)
             cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
             near = near.append_column("cosine", [cosines])
-            rows = (near if exact else _filtered(near, wanted)).to_pylist()
-            found = [Found(chunk_of(row, self.name), row["cosine"]) for row in rows]
-            found.sort(key=lambda one: (-one.score, one.chunk.id))
-            enough = len(found) >= k and (found[k - 1].score > cosines.min() or limit >= max(TIES, 2 * k))
+            rows = near if exact else _filtered(near, wanted)
+            scores = rows["cosine"].to_numpy()
+            best = best_by_id(rows["key"].to_pylist(), scores, k)
+            enough = len(best) >= k and (scores[best[-1]] > cosines.min() or limit >= max(TIES, 2 * k))
             if enough or len(near) < limit:
-                return found[:k]
+                break
             limit *= 4
-        return []
+        ids, chunk = self._listed(rows, best)
+        found = scores[best]
+        return Listing(ids, found, lambda at: Found(chunk(at), float(found[at])))
+
+    def _listed(self, rows: Any, best: Sequence[int]) -> tuple[list[str], Callable[[int], Chunk]]:
+        """The ids of the best rows, and what makes the chunk of one of them."""
+        rows = rows.select(CHUNK).take(np.asarray(best, dtype=np.int64))
+        ids = list(map(id_of, rows["key"].to_pylist()))
+        return ids, lambda at: chunk_of(rows.slice(at, 1).to_pylist()[0], self.name)
 
     @blocking
     def _keywords(self, asked: Keywords, k: int) -> Sequence[KeywordHit]:
@@ -274,14 +285,12 @@ class TableEngine(Engine):
         (scores, counts), keys = self._scores(held, asked, rows), rows["key"].to_pylist()
         best = best_by_id(keys, scores, k, positive=asked.positive)
         forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
-        if ranked is None:
+        if ranked is None:  # its rows have no texts
             chunks = self._chunks(held, [keys[at] for at in best])
-        else:
-            chunks = {
-                id_of(row["key"]): chunk_of(row, self.name)
-                for row in rows.take(np.asarray(best, dtype=np.int64)).to_pylist()
-            }
-        return [KeywordHit(chunks[id_of(keys[at])], float(scores[at]), of) for at, of in zip(best, forms, strict=True)]
+            ids = [id_of(keys[at]) for at in best]
+            return KeywordHits(ids, scores[best].tolist(), forms, lambda at: chunks[ids[at]])
+        ids, chunk = self._listed(ranked, best)
+        return KeywordHits(ids, scores[best].tolist(), forms, chunk)
 
     def _ranks(self, asked: Keywords) -> bool:
         return asked.by_engine and isinstance(asked.formula, Lucene) and min(asked.terms.values()) > 0

@@ -18,7 +18,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.recipe import Recipe
-from voicevault_retrievers.engines.rows import CHUNK
+from voicevault_retrievers.engines.rows import ALL, CHUNK
 from voicevault_retrievers.engines.tables import TableEngine, TableVersion
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.store.lock import locked
@@ -145,8 +145,8 @@ class LanceEngine(TableEngine):
         return int(table.count_rows(condition))
 
     def near(self, table: Any, columns: Sequence[str], vector: Vector, limit: int, condition: str) -> Any:
-        query = table.search(vector, vector_column_name="vector").distance_type("cosine").where(condition)
-        query = query.minimum_nprobes(20).maximum_nprobes(0).refine_factor(4).limit(limit)
+        query = table.search(vector, vector_column_name="vector").distance_type("cosine")
+        query = _where(query, condition).minimum_nprobes(20).maximum_nprobes(0).limit(limit)
         return query.select([*columns, "_distance"]).to_arrow()
 
     def ranked(self, table: Any, columns: Sequence[str], words: Mapping[str, float], limit: int, condition: str) -> Any:
@@ -157,8 +157,12 @@ class LanceEngine(TableEngine):
             alike.setdefault(weight, []).append(word)
         parts = [kinds.MatchQuery(" ".join(some), "terms", boost=weight) for weight, some in alike.items()]
         query = parts[0] if len(parts) == 1 else kinds.BooleanQuery([(kinds.Occur.SHOULD, one) for one in parts])
-        search = table.search(query, query_type="fts").where(condition).limit(limit)
+        search = _where(table.search(query, query_type="fts"), condition).limit(limit)
         return search.select([*columns, "_score"]).to_arrow()
+
+
+def _where(query: Any, condition: str) -> Any:
+    return query if condition == ALL else query.where(condition)  # "true" would be asked of every row
 
 
 def at(address: str, **options: Any) -> LanceEngine:

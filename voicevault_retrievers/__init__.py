@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from voicevault_retrievers.answers import ContextBuilder, Turn, resolve_citations
-    from voicevault_retrievers.answers.claims import check_claims
+    from voicevault_retrievers.answers.claims import acheck_claims, check_claims
     from voicevault_retrievers.answers.flare import Flare
     from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
     from voicevault_retrievers.core.explanation import provenance
@@ -156,6 +156,7 @@ __all__ = [
     "Vote",
     "WeightedRerank",
     "WeightedSum",
+    "acheck_claims",
     "check_claims",
     "compose",
     "explain",
@@ -241,6 +242,7 @@ _HOMES = {
     "Vote": "core.types",
     "WeightedRerank": "rerank",
     "WeightedSum": "fusion",
+    "acheck_claims": "answers.claims",
     "check_claims": "answers.claims",
     "compose": "pipeline.builder",
     "explain": "display",

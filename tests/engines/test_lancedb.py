@@ -28,6 +28,8 @@ from voicevault_retrievers.errors import (  # noqa: E402
     SearchNotAvailableError,
 )
 from voicevault_retrievers.fusion import fuse  # noqa: E402
+from voicevault_retrievers.lexical import BM25  # noqa: E402
+from voicevault_retrievers.lexical.formulas import Okapi  # noqa: E402
 from voicevault_retrievers.lexical.statistics import Statistics  # noqa: E402
 from voicevault_retrievers.store import KnowledgeBase  # noqa: E402
 from voicevault_retrievers.store.lock import locked  # noqa: E402
@@ -279,3 +281,16 @@ def test_its_address(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match="lancedb:///FOLDER/COLLECTION"):
             connect(wrong)
+
+
+@pytest.mark.parametrize("require", [None, RIGHTS])
+def test_a_formula_that_needs_all_terms_scores_as_a_base_does(tmp_path: Path, require: Any) -> None:
+    made = [*chunks(30), *(Chunk(f"x{at}", "pump", metadata={"team": "a"}) for at in range(40))]
+    engine = connect(f"lancedb://{tmp_path}/c", **GIVEN)
+    engine.upsert(made)
+    okapi, query = Okapi(), Query("pump valve", require=require)
+    passing = [chunk for chunk in made if compile_filter(require)(chunk.metadata)]
+    expected = BM25.from_chunks(passing, Analyzer("en"), formula=okapi).search(Query("pump valve"), 100)
+    found = engine.bm25(formula=okapi, statistics="exact").search(query, 100)
+    assert {hit.id: pytest.approx(hit.score) for hit in found} == {hit.id: hit.score for hit in expected}
+    assert len(expected) > 20

@@ -180,10 +180,10 @@ def ids(found: Iterable[NodeWithScore]) -> list[str]:
 
 
 def told(found: NodeWithScore) -> dict[str, Any]:
-    """The provenance that a node has."""
+    """The provenance that a node has, without its checksum."""
     known = provenance(found)
     assert known is not None
-    return known
+    return {key: value for key, value in known.items() if key != "checksum"}
 
 
 def where(key: str, value: Any, operator: str = "==") -> MetadataFilters:

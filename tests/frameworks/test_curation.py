@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 from langchain_core.documents.compressor import BaseDocumentCompressor
+from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryMode
 
 import voicevault_retrievers.langchain as lc
 import voicevault_retrievers.llama_index as li
+from tests.frameworks.llama_index_parts import HashEmbedding
 from tests.helpers import HashEmbedder
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
@@ -135,3 +137,17 @@ def test_a_bundle_with_an_embedding_is_curated_too(kb: KnowledgeBase) -> None:
     vector = HashEmbedder().embed_queries(["password"])[0].tolist()
     bundle = QueryBundle(ASKED, embedding=vector)
     assert ids(li.HybridRetriever([kb], require=REQUIRE).retrieve(bundle))[0] == "handbook.pdf#1"
+
+
+def test_copies_of_stores_over_the_base_do_not_find_what_is_blocked_either(kb: KnowledgeBase) -> None:
+    nodes, documents = li.HybridVectorStore(base=kb), lc.HybridStore(base=kb)
+    index = VectorStoreIndex.from_vector_store(nodes, embed_model=HashEmbedding())
+    copies: list[Any] = [li.BM25Retriever.from_vector_store(nodes), li.HybridRetriever.from_index(index)]
+    copy = lc.BM25Retriever.from_vector_store(documents, ids=list(TEXTS))
+    for found in (*(one.retrieve(ASKED) for one in copies), copy.invoke(ASKED)):
+        assert "faq.pdf#1" in ids(found)
+        assert "old.pdf#1" not in ids(found)
+    (kb.path / "curation.yaml").write_text("blocked: [{documents: [faq.pdf]}]")
+    for found in (*(one.retrieve(ASKED) for one in copies), copy.invoke(ASKED)):
+        assert "old.pdf#1" in ids(found)
+        assert "faq.pdf#1" not in ids(found)

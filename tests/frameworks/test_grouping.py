@@ -9,10 +9,12 @@ import pytest
 pytest.importorskip("langchain_core")
 pytest.importorskip("llama_index.core")
 
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.documents import Document
 from langchain_core.load import dumpd
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import NodeWithScore, TextNode
 
+from tests.frameworks.llama_index_parts import Answering
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.errors import ConfigError
@@ -109,3 +111,72 @@ def test_each_framework_knows_the_word_of_the_other() -> None:
         langchain.BM25Retriever.from_documents(documents(), similarity_cutoff=0.5)
     with pytest.raises(ConfigError, match="here it is `similarity_cutoff`"):
         llama_index.BM25Retriever.from_nodes(nodes(), score_threshold=0.5)
+
+
+PAGES = {1: "The pump is primed with oil.", 7: "The pump pressure is held at 70 bar.", 9: "The pump colour is green."}
+
+
+def test_langchain_cites_each_passage_of_a_group_by_its_own_page() -> None:
+    given = [
+        Document(text, id=f"p{page}", metadata={"source": "a.pdf", "page": page - 1}) for page, text in PAGES.items()
+    ]
+    given.append(Document("A pump.", id="b", metadata={"source": "b.pdf", "page": 4}))
+    retriever = langchain.BM25Retriever.from_documents(given, k=2, group_by="document")
+    found = retriever.invoke("pump")
+    assert len(found) == 2
+    expected = {("a.pdf", page, text) for page, text in PAGES.items()} | {("b.pdf", 5, "A pump.")}
+    context = langchain.ContextBuilder().invoke(found)
+    assert {(one.source_file, one.page_number, one.text) for one in context.citations} == expected
+    core = retriever.search("pump").context.citations
+    assert {(one.source_file, one.page_number, one.text) for one in core} == expected
+    assert len({one.index for one in context.citations}) == 4
+    call: Any = {"name": "search", "args": {"query": "pump"}, "id": "1", "type": "tool_call"}
+    said = langchain.retrieval_tool(retriever).invoke(call).content
+    for file, page, text in expected:
+        assert f"[Source: {file}, p.{page}]\n{text}" in said
+    answer = "It is held at 70 bar [Source: a.pdf, p.7]."
+    (marker,) = langchain.resolve_citations(answer, found).markers
+    assert [one.chunk_id for one in marker.citations] == ["p7"]
+    masked = [one.model_copy(update={"page_content": one.page_content.replace("pump", "***")}) for one in found]
+    whole = langchain.ContextBuilder().invoke(masked)
+    assert len(whole.citations) == 2  # where the passages are now is not known
+    assert "pump" not in whole.text
+
+
+def test_llama_index_cites_each_passage_of_a_group_by_its_own_page() -> None:
+    given = [
+        TextNode(id_=f"p{page}", text=text, metadata={"file_name": "a.pdf", "page_label": str(page)})
+        for page, text in PAGES.items()
+    ]
+    retriever = llama_index.BM25Retriever.from_nodes(given, k=2, group_by="document")
+    engine = llama_index.CitedQueryEngine(retriever, llm=Answering(answer="Primed [1], green [2] and at 70 bar [3]."))
+    answer = engine.query("pump")
+    expected = {(str(page), f"p{page}", text) for page, text in PAGES.items()}
+    assert {(one.page_number, one.chunk_id, one.text) for one in answer.citations} == expected
+    nodes = llama_index.CitationPostprocessor().postprocess_nodes(retriever.retrieve("pump"), query_str="pump")
+    assert {(node.node_id, node.node.metadata["page_label"]) for node in nodes} == {(f"p{at}", str(at)) for at in PAGES}
+    said = llama_index.RetrievalTool(retriever).call("pump").content
+    assert all(f"[Source: a.pdf, p.{page}]\n{text}" in said for page, text in PAGES.items())
+
+
+def broken(query: str, passages: Any) -> list[float]:
+    raise ConnectionError
+
+
+def test_a_threshold_behind_a_reranker_that_failed_keeps_all_and_says_so() -> None:
+    scorer, calibration = CallableScorer(broken, name="down"), Calibration(1.0, 0.0)
+    reranker = langchain.CrossEncoderReranker(scorer=scorer, calibration=calibration)
+    both = DocumentCompressorPipeline(transformers=[reranker, langchain.RelevanceFilter(least=0.3)])
+    kept = both.compress_documents(documents(), "pump")
+    assert [one.id for one in kept] == list(TEXTS)
+    assert ["rerank" in one.partition(":")[0] for one in kept[0].metadata["voicevault"]["degraded"]] == [True, False]
+    found = [NodeWithScore(node=node) for node in nodes()]
+    postprocessors: list[Any] = [
+        llama_index.CrossEncoderRerank(scorer, calibration=calibration), llama_index.RelevancePostprocessor(least=0.3),
+    ]  # fmt: skip
+    for one in postprocessors:
+        found = one.postprocess_nodes(found, query_str="pump")
+    assert [node.node_id for node in found] == list(TEXTS)
+    told = llama_index.provenance(found[0])
+    assert told is not None
+    assert len(told["degraded"]) == 2

@@ -453,9 +453,8 @@ async def test_a_wider_context_becomes_the_documents_text() -> None:
     assert widened == await Widener(more=" and more").acompress_documents(given_documents, QUESTION)
     for old, new in zip(given_documents, widened, strict=True):
         assert new.page_content == f"{old.page_content} and more"
-        assert new.metadata == {
-            **old.metadata, "voicevault": {**old.metadata["voicevault"], "text": old.page_content},
-        }  # fmt: skip
+        own = {"text": old.page_content, "checksum": new.metadata["voicevault"]["checksum"]}
+        assert new.metadata == {**old.metadata, "voicevault": {**old.metadata["voicevault"], **own}}
     again = Widener(more=" still").compress_documents(widened, QUESTION)
     assert [d.page_content for d in again] == [f"{old.page_content} still" for old in given_documents]
     unordered = [Document("a", metadata={"relevance_score": score}) for score in (0.1, 0.9)]

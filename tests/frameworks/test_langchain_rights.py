@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +174,10 @@ def test_callbacks_see_no_document_that_is_not_permitted(kind: str, wrap: str) -
     found = [*searching.invoke("pump", config), *asyncio.run(searching.ainvoke("pump", config))]
     assert {document.id for document in found} == {"c"}
     assert set(seen) == {CHILD.page_content}
+
+
+def test_rights_with_dates_are_plain_in_provenance() -> None:
+    given = [Document("pump", id="a", metadata={"until": "2030-01-01"})]
+    found = BM25Retriever.from_documents(given, require={"until": {"$gte": date(2026, 1, 1)}}).invoke("pump")
+    assert found[0].metadata["voicevault"]["require"] == {"until": {"$gte": "2026-01-01"}}
+    assert json.loads(json.dumps(found[0].metadata)) == found[0].metadata

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("llama_index.core")
@@ -16,7 +20,7 @@ from llama_index.core.indices.query.query_transform.base import IdentityQueryTra
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
-from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.schema import IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from tests.helpers import Adding
 from voicevault_retrievers.core.types import Chunk
@@ -24,6 +28,7 @@ from voicevault_retrievers.llama_index import (
     BM25Retriever,
     CitedQueryEngine,
     HybridRetriever,
+    NodeWithProvenance,
     ParentExpansionPostprocessor,
     provenance,
 )
@@ -106,3 +111,32 @@ def test_what_a_search_skipped_is_told_behind_any_part() -> None:
         assert told is not None
         assert plain is not None
         assert told["degraded"][0].endswith(plain["degraded"][0])
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+async def test_what_an_index_node_leads_to_is_under_the_rights_that_it_was_found_under(mapped: bool) -> None:
+    manual = BM25Retriever.from_nodes([child(), TextNode(id_="s", text=SECRET, metadata={"acl": "b"})])
+    link = IndexNode(id_="link", text="all about the pump", index_id="m", obj=None if mapped else manual)
+    link.metadata = dict(RIGHTS)
+    inner = BM25Retriever.from_nodes([link], require=RIGHTS, object_map={"m": manual} if mapped else None)
+    outer = HybridRetriever(channels={"x": inner}, object_map={"m": manual} if mapped else None)
+    for retriever in (inner, outer):
+        for found in (retriever.retrieve("pump"), await retriever.aretrieve("pump")):
+            assert [node.node_id for node in found] == ["c"]
+            told = provenance(found[0])
+            assert told is not None
+            assert told["require"] == RIGHTS
+            assert [node.node.get_content() for node in expander().postprocess_nodes(found)] == [TEXT]
+    engine = CitedQueryEngine(outer, llm=MockLLM())
+    assert [node.node.get_content() for node in engine.query("pump").source_nodes] == [TEXT]
+
+
+def test_rights_with_dates_and_numbers_are_plain_in_provenance() -> None:
+    rights = {"until": {"$gte": date(2026, 1, 1)}, "n": {"$in": np.arange(3)}, "limit": {"$lte": Decimal("2.5")}}
+    node = TextNode(text="pump", metadata={"until": "2030-01-01", "n": 2, "limit": 1})
+    (found,) = BM25Retriever.from_nodes([node], require=rights).retrieve("pump")
+    told = provenance(found)
+    assert told is not None
+    plain = {"until": {"$gte": "2026-01-01"}, "n": {"$in": [0, 1, 2]}, "limit": {"$lte": 2.5}}
+    assert told["require"] == json.loads(json.dumps(told))["require"] == plain
+    assert NodeWithProvenance.from_json(found.to_json()) == found

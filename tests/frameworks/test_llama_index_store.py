@@ -402,6 +402,11 @@ def test_nodes_are_got_and_deleted_by_ids_and_filters(tmp_path: Path) -> None:
     for nothing in (None, MetadataFilters(filters=[])):
         with pytest.raises(ConfigError, match=r"say which nodes to delete.*clear\(\) deletes all"):
             store.delete_nodes(filters=nothing)
+    nothing, third = MetadataFilters(filters=[]), where("key", 3).filters[0]
+    for group in ([nothing], [third, nothing]):
+        with pytest.raises(ConfigError, match="a part that says nothing"):
+            store.delete_nodes(filters=MetadataFilters(filters=group, condition=FilterCondition.OR))
+    assert ids() == ["filter", "valve"]
     store.clear()
     assert ids() == []
 

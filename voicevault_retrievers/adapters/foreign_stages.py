@@ -10,7 +10,7 @@ from typing import Any
 from voicevault_retrievers.core.access_control import with_rights_of, withheld
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.filters import compile_filter
-from voicevault_retrievers.core.stages import TopN
+from voicevault_retrievers.core.stages import Raising, TopN
 from voicevault_retrievers.core.types import Chunk, Hit, Query, Ranking, Vote
 from voicevault_retrievers.errors import is_own
 
@@ -79,19 +79,20 @@ class ForeignStage(Stage):
 
 
 def own_stage(part: object) -> Stage | None:
-    """The stage that a class of this package built from its options, with its `top_n`; None for other classes."""
+    """The stage of a class of this package, with its `top_n` and `on_error`; None for other classes."""
     if isinstance(part, Stage):
         return part
     stage = getattr(part, "stage", None) if is_own(type(part)) else None
     top_n = getattr(part, "top_n", None)
     if not isinstance(stage, Stage):
         return None
-    return stage if top_n is None else TopN(stage, top_n)
+    stage = stage if top_n is None else TopN(stage, top_n)
+    return Raising(stage) if getattr(part, "on_error", None) == "raise" else stage
 
 
 def changing(part: object) -> list[Any]:
-    """The values that decide whether a component must be converted again: its current stage and `top_n`."""
-    return [getattr(part, "stage", None), getattr(part, "top_n", None)]
+    """The values that decide whether a component must be converted again: its current stage, and `own_stage`'s."""
+    return [getattr(part, name, None) for name in ("stage", "top_n", "on_error", "text_of")]
 
 
 def _changed(before: Hit, chunk: Chunk) -> Hit:

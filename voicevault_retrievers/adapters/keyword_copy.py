@@ -15,6 +15,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.lexical.bm25 import Matches
+from voicevault_retrievers.store.live_curation import CurationSource, LiveGuard
 from voicevault_retrievers.store.saved_index import live_chunks
 
 _LOG = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class CopiedIndex:
 
     `held` is the store itself, `name` its class. `get` returns those of some ids that exist now; None where the store
     has no lookup by id. `ids` returns all ids at once, without a request to a server; None where the store cannot.
+    `curated` has the curation of the knowledge base in the store, where there is one.
     """
 
     name: str
@@ -35,6 +37,7 @@ class CopiedIndex:
     listed: Callable[[], Sequence[Chunk]]
     get: Callable[[Sequence[str]], Iterable[Chunk]] | None = None
     ids: Callable[[], Collection[str]] | None = None
+    curated: object = None
 
     def now(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """The current chunks with these ids, without parents, which no search returns."""
@@ -79,7 +82,9 @@ class KeywordCopy(BM25):
     ) -> KeywordCopy:
         """A copy of the chunks that the source lists now; `options` are those of `BM25`."""
         searched = [chunk for chunk in chunks if not chunk.is_parent]
-        return cls.from_chunks(searched, analyzer, source=source.followed(searched), **options)  # type: ignore[return-value]
+        copy: KeywordCopy = cls.from_chunks(searched, analyzer, source=source.followed(searched), **options)  # type: ignore[assignment]
+        copy.guard = LiveGuard(source.curated) if isinstance(source.curated, CurationSource) else None
+        return copy
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         if self.source.get is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.answers.citations import Marker, ResolvedAnswer, resolve_citations
 from voicevault_retrievers.answers.flare.drafts import sentences
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.answers.searching import check_search, sentence_search
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import Scorer
@@ -70,27 +70,37 @@ def check_claims(
 ) -> tuple[Claim, ...]:
     """The factual sentences of an answer, in order, each with the chunk that supports it best.
 
-    `search` has `hybrid_search(text, top_k)`, such as a pipeline or a knowledge base, or is a channel, or a function of
-    these. `scorer`, by default a cross-encoder, scores the `top_k` chunks found for a sentence. `citations` are those
-    of the answer's context, and `numbered` says whether its markers are numbers; or pass the result of
-    `resolve_citations` as `answer`. The blocks that a sentence cites are scored first, and where one of these supports
-    it, nothing is searched. `hits` are those of the context, to return a cited block as its hit.
+    `search` has `hybrid_search(query, top_k)`, such as a retriever, a pipeline or a knowledge base, or is a channel, or
+    a function, sync or async, of a text and `top_k` that returns a Ranking or hits. `scorer`, by default a
+    cross-encoder, scores the `top_k` chunks found for a sentence. `citations` are those of the answer's context, and
+    `numbered` says whether its markers are numbers; or pass the result of `resolve_citations` as `answer`. The blocks
+    that a sentence cites are scored first, and where one of these supports it, nothing is searched. `hits` are those of
+    the context, to return a cited block as its hit; what was found under access rights is checked under them.
 
     A claim is supported where the calibrated probability of its best score is at least that of the `threshold`.
     Headings, questions, reasoning and sentences without content words are left out. Searches run concurrently.
     `timeout` is in seconds, for each search, and for all scoring together; None waits. Failures are in the claims'
     `errors`.
     """
-    checking = _Checking(search, scorer, threshold, {hit.id: hit for hit in hits}, whole("top_k", top_k), timeout)
+    checking = _Checking(search, scorer, threshold, {hit.id: hit for hit in hits}, top_k, timeout)
     return execute(checking.plan(_resolved(answer, citations, numbered)))
 
 
-async def acheck_claims(answer: str | ResolvedAnswer, search: Any, **options: Any) -> tuple[Claim, ...]:
-    """`check_claims` on the running event loop, with the same options and results."""
-    given: dict[str, Any] = {"scorer": None, "threshold": None, "top_k": 5, "timeout": TIMEOUT, **options}
-    hits = {hit.id: hit for hit in given.pop("hits", ())}
-    resolved = _resolved(answer, given.pop("citations", ()), given.pop("numbered", False))
-    return await aexecute(_Checking(search=search, hits=hits, **given).plan(resolved))
+async def acheck_claims(
+    answer: str | ResolvedAnswer,
+    search: Any,
+    *,
+    scorer: Scorer | str | CrossEncoderRerank | None = None,
+    threshold: Threshold | None = None,
+    citations: Sequence[Citation] = (),
+    numbered: bool = False,
+    hits: Iterable[Hit] = (),
+    top_k: int = 5,
+    timeout: float | None = TIMEOUT,
+) -> tuple[Claim, ...]:
+    """`check_claims` on the running event loop; the same claims."""
+    checking = _Checking(search, scorer, threshold, {hit.id: hit for hit in hits}, top_k, timeout)
+    return await aexecute(checking.plan(_resolved(answer, citations, numbered)))
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,8 @@ class _Checking:
     timeout: float | None
 
     def __post_init__(self) -> None:
+        check_search(self.search)
+        whole("top_k", self.top_k)
         seconds_or_none("timeout", self.timeout)
         if self.threshold is not None and not isinstance(self.threshold, Threshold):
             raise ConfigError(f"threshold is a Threshold with a calibration, not {self.threshold!r}")
@@ -136,11 +148,11 @@ class _Checking:
         return _Read(rerank.name, ranking)
 
     def _searched(self, rerank: CrossEncoderRerank, claim: Claim) -> Plan[Any]:
-        run, arun = _search_of(self.search)
+        run, arun = sentence_search(self.search, Query(""), self.hits.values(), self.top_k)
         call = Call(
             STAGE,
-            partial(run, claim.statement, self.top_k),
-            None if arun is None else partial(arun, claim.statement, self.top_k),
+            partial(run, claim.statement),
+            None if arun is None else partial(arun, claim.statement),
             timeout=self.timeout,
             texts=(claim.statement,),
             k=self.top_k,
@@ -148,9 +160,8 @@ class _Checking:
         (outcome,) = yield (call,)
         if isinstance(outcome, Exception):
             return _Read(rerank.name, Ranking((), (Failure.of(STAGE, outcome),)))
-        given = outcome if isinstance(outcome, Ranking) else Ranking(tuple(outcome))
-        read = yield from self._read(rerank, claim, given.hits)
-        return _Read(rerank.name, read.ranking.failing(*given.errors))
+        read = yield from self._read(rerank, claim, outcome.hits)
+        return _Read(rerank.name, read.ranking.failing(*outcome.errors))
 
     def _supports(self, best: _Scored | None) -> bool | None:
         if self.threshold is None or best is None:
@@ -237,18 +248,6 @@ def _chunk(cited: Citation) -> Chunk:
     known = {"source_file": cited.source_file, "page_number": cited.page_number, "section": cited.section}
     metadata = {name: value for name, value in known.items() if value is not None}
     return Chunk(cited.chunk_id, cited.text, metadata=metadata, kb=cited.kb)
-
-
-def _search_of(search: Any) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    if isinstance(search, Channel):
-        return search.search, search.asearch
-    if callable(getattr(search, "hybrid_search", None)):
-        return search.hybrid_search, getattr(search, "ahybrid_search", None)
-    if callable(search):
-        return search, None
-    raise ConfigError(
-        f"search is a channel, has hybrid_search(text, top_k), or is a function of these, not a {type(search).__name__}"
-    )
 
 
 _THOUGHTS = re.compile(r"\A\s*<(think(?:ing)?)>.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from voicevault_retrievers._support.characters import without_controls
-from voicevault_retrievers.core.filters import NOTHING, Filter, scope
+from voicevault_retrievers.core.filters import NOTHING, Filter, canonical, plain, scope
 from voicevault_retrievers.core.pages import shown_page
-from voicevault_retrievers.core.types import ChannelKind, Hit, Query, Result, Vote
+from voicevault_retrievers.core.types import ChannelKind, Failure, Hit, Query, Result, Vote
 from voicevault_retrievers.errors import ConfigError
 
 
@@ -25,8 +26,8 @@ def provenance(hit: Hit) -> dict[str, Any]:
     `relevance`, in [0, 1], where a stage calibrates its scores. `parent_id`, `kb` and `header` where the chunk has
     them. `text`, the chunk's own text, where a model reads a wider context; `over_budget` where a model reads a
     shortened text or nothing, as the budget was spent. `passages`, of a group of several: of each its `id`,
-    `score`, `page` where it has one, and where in the text that a model reads it starts (`start`, from 0). `votes_of`
-    parses the data again.
+    `score`, `page` where it has one, where in the text that a model reads it starts (`start`, from 0), and the
+    `metadata` that differ from the group's. `votes_of` parses the data again.
     """
     votes = hit.votes
     fused = hit.fused
@@ -53,9 +54,44 @@ def provenance(hit: Hit) -> dict[str, Any]:
 
 
 def _passage(group: Hit, passage: Hit) -> dict[str, Any]:
-    page, start = shown_page(passage.chunk.metadata), group.text.find(passage.text)
+    own, best = passage.chunk.metadata, group.chunk.metadata
+    page, start = shown_page(own), group.text.find(passage.text)
     told = {"id": passage.chunk.id, "score": passage.score, "page": page, "start": None if start < 0 else start}
-    return {key: value for key, value in told.items() if value is not None}
+    other = {key: plain(own.get(key)) for key in {**best, **own} if repr(own.get(key)) != repr(best.get(key))}
+    return {key: value for key, value in told.items() if value is not None} | ({"metadata": other} if other else {})
+
+
+class PassageText(NamedTuple):
+    """A passage of a group, as a model reads it in the group's text."""
+
+    id: str
+    text: str
+    score: float | None
+    metadata: Mapping[str, Any]
+
+
+def passages_in(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any]) -> list[PassageText]:
+    """The passages of a group in the order of its text, from its provenance; empty where it is no group of several.
+
+    Empty also where the text or the metadata have changed since: their places are not known then.
+    """
+    entries = told.get("passages")
+    if not isinstance(entries, list) or current(told, text, metadata) is not told:
+        return []
+    known = [one for one in entries if isinstance(one, Mapping) and isinstance(one.get("start"), int)]
+    by_start = {one["start"]: one for one in reversed(known)}
+    starts = sorted(by_start)
+    found = []
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        one = by_start[start]
+        own = {key: value for key, value in {**metadata, **one.get("metadata", {})}.items() if value is not None}
+        found.append(PassageText(str(one.get("id")), text[start:end].rstrip(), finite(one.get("score")), own))
+    return found if len(found) > 1 else []
+
+
+def without_passages(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The provenance of a group for one of its passages."""
+    return {key: value for key, value in told.items() if key not in ("passages", *_OF_TEXT)}
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:
@@ -77,6 +113,9 @@ def after_stage(known: Mapping[str, Any], before: Hit, hit: Hit, degraded: Seque
     told = dict(known)
     told |= {vote.stage: stage_entry(vote) for vote in hit.votes if vote not in before.votes}
     told |= {} if hit.relevance is None else {"relevance": hit.relevance}
+    if "checksum" in told:
+        told = {key: value for key, value in told.items() if key not in _OF_TEXT}
+        told |= {"header": hit.chunk.header} if "header" in known and hit.chunk.header else {}
     told |= _read(hit)
     if degraded:
         earlier = told.get("degraded")
@@ -142,8 +181,37 @@ def of_search(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = 
 
     `require` are the access rights of the search, so that whatever adds a text beside the hit applies them too.
     """
-    told = provenance(hit) if hit.require is None else provenance(hit) | {"require": copy.deepcopy(hit.require)}
+    told = provenance(hit)
+    if hit.require is not None:
+        told["require"] = rights_as_data(hit.require)
     return told | {key: list(said) for key, said in (("degraded", degraded), ("wordings", wordings)) if said}
+
+
+_OF_TEXT = ("header", "text", "over_budget", "checksum")
+"""Entries of a provenance that say what belongs to a text: they hold as long as text and metadata do."""
+
+
+def sealed(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A provenance with a `checksum` of the text and metadata beside it, where it has a `header` or a `text`."""
+    belongs = any(isinstance(told.get(key), str) for key in ("header", "text"))
+    return {**told, "checksum": _checksum(text, metadata)} if belongs else dict(told)
+
+
+def current(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A provenance without what belongs to an earlier text or metadata: whoever changed these may have masked them."""
+    if not any(key in told for key in _OF_TEXT) or told.get("checksum") == _checksum(text, metadata):
+        return told
+    return {key: value for key, value in told.items() if key not in _OF_TEXT}
+
+
+def _checksum(text: str, metadata: Mapping[str, Any]) -> int:
+    return zlib.crc32(repr((text, sorted(map(repr, metadata.items())))).encode("utf-8", "surrogatepass"))
+
+
+def rights_as_data(require: Filter) -> Filter:
+    """Access rights as JSON can hold them, without dates and other objects; equal rights to `rights_in`."""
+    data: Filter = json.loads(canonical(require) or "{}")
+    return data
 
 
 def rights_in(told: Mapping[str, Any]) -> Filter | None:
@@ -153,6 +221,12 @@ def rights_in(told: Mapping[str, Any]) -> Filter | None:
         return None if given is None else scope(given)
     except ConfigError:
         return NOTHING
+
+
+def failures_in(provenances: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
+    """The failures that the `degraded` of any provenance names."""
+    texts = dict.fromkeys(text for told in provenances for text in degraded_in(told))
+    return tuple(Failure(stage, "", said) for stage, _, said in (text.partition(": ") for text in texts))
 
 
 def degraded_in(told: Mapping[str, Any]) -> tuple[str, ...]:

@@ -123,7 +123,16 @@ def scope(*required: Filter | None) -> Filter | None:
 
 def canonical(where: Filter | None) -> str:
     """A filter as a string for cache keys: equal for equal filters, different for different ones."""
-    return json.dumps(where, sort_keys=True, default=lambda value: {"$repr": repr(value)}) if where else ""
+    return json.dumps(where, sort_keys=True, default=_as_json) if where else ""
+
+
+def _as_json(value: Any) -> Any:
+    """Values rather than their `repr`, which leaves out most of a long array."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if (known := plain(value)) is not value:
+        return known
+    return list(value) if isinstance(value, Sequence) else {"$repr": repr(value)}
 
 
 def says_nothing(where: Filter) -> bool:
@@ -227,11 +236,21 @@ def plain(value: Any) -> Any:
     if isinstance(value, Decimal):
         if value.is_nan():
             return math.nan
+        if value.is_infinite():
+            return float(value)
         is_whole = value.adjusted() <= _DIGITS and value == value.to_integral_value()
         return int(value) if is_whole else float(value)
     if isinstance(value, datetime) and value.utcoffset() is not None:
-        value = value.astimezone(timezone.utc)
+        value = _in_utc(value)
     return value.isoformat() if isinstance(value, date) else value
+
+
+def _in_utc(value: datetime) -> datetime:
+    """A time in UTC; the ends of the calendar, such as "never", where that is beyond them."""
+    try:
+        return value.astimezone(timezone.utc)
+    except OverflowError:
+        return value.replace(tzinfo=timezone.utc)
 
 
 def is_comparable(value: Any) -> bool:

@@ -7,7 +7,8 @@ its own id, and ties stay in the given order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from logging import Logger
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from voicevault_retrievers._support.checks import whole
 from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.failures import log_failures
-from voicevault_retrievers.core.types import Failure, KnownScores, Query, Ranking, Scan
+from voicevault_retrievers.core.types import Failure, Hit, KnownScores, Query, Ranking, Scan
 from voicevault_retrievers.errors import ConfigError, StageError
 
 _PLACE_DIGITS = 9
@@ -81,6 +82,41 @@ class TopN(StageWrapper):
 
     def __repr__(self) -> str:
         return f"TopN({self.below!r}, {self.n})"
+
+
+class Raising(StageWrapper):
+    """A stage whose failure ends the search."""
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return _raised(ranking, self.below.refine(query, ranking))
+
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
+        return _raised(ranking, (yield from self.below.plan(query, ranking)))
+
+
+class Headed(StageWrapper):
+    """A stage that reads other headers than the chunks'."""
+
+    def __init__(self, stage: Stage, header: Callable[[Hit], str]) -> None:
+        super().__init__(stage)
+        self.header = header
+
+    def refine(self, query: Query, ranking: Ranking) -> Ranking:
+        return self._as_before(ranking, self.below.refine(query, self._headed(ranking)))
+
+    def plan(self, query: Query, ranking: Ranking) -> Plan[Ranking]:
+        return self._as_before(ranking, (yield from self.below.plan(query, self._headed(ranking))))
+
+    def _headed(self, ranking: Ranking) -> Ranking:
+        return replace(ranking, hits=tuple(_with_header(hit, self.header(hit)) for hit in ranking))
+
+    def _as_before(self, given: Ranking, refined: Ranking) -> Ranking:
+        own = {hit.id: hit.chunk.header for hit in given}
+        return replace(refined, hits=tuple(_with_header(hit, own.get(hit.id, hit.chunk.header)) for hit in refined))
+
+
+def _with_header(hit: Hit, header: str) -> Hit:
+    return replace(hit, chunk=replace(hit.chunk, header=header))
 
 
 class _SkippableStage(StageWrapper):
@@ -149,13 +185,25 @@ def _failure(name: str, error: Exception, instead: str) -> Failure:
     return Failure.of(name, raised, instead)
 
 
-def settled(ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
-    """The ranking of a stage that runs alone. Failures are logged; with "raise", a degrading one is raised."""
-    for failure in ranking.errors:
-        if on_error == "raise" and failure.degrades and failure.error is not None:
-            raise failure.error
-    log_failures(log, who, ranking.errors)
+def settled(given: Ranking, ranking: Ranking, on_error: str, who: str, log: Logger) -> Ranking:
+    """The ranking of a stage that runs alone. Its failures are logged; with "raise", a degrading one is raised."""
+    if on_error == "raise":
+        _raised(given, ranking)
+    log_failures(log, who, failures_since(given, ranking))
     return ranking
+
+
+def _raised(given: Ranking, ranking: Ranking) -> Ranking:
+    """The ranking; the error of its first degrading failure that the given one has not is raised."""
+    for failure in failures_since(given, ranking):
+        if failure.degrades and failure.error is not None:
+            raise failure.error
+    return ranking
+
+
+def failures_since(given: Ranking, ranking: Ranking) -> list[Failure]:
+    """The failures of a ranking that the ranking which a stage was given has not."""
+    return [failure for failure in ranking.errors if failure not in given.errors]
 
 
 def place_id(at: int, own: str | None) -> str:

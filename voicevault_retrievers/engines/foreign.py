@@ -58,8 +58,8 @@ class Foreign(LeafChannel, Generic[A, N, E]):
         """`_search`, awaited."""
 
     @abstractmethod
-    def _narrowed(self, where: Filter | None) -> N:
-        """The filter for the component; it passes whatever `where` passes."""
+    def _narrowed(self, query: Query) -> N:
+        """The filter for the component; it passes whatever the query's rights and filter pass."""
 
     @abstractmethod
     def _kept(self, found: Sequence[E], where: Filter | None, k: int) -> Sequence[Match]:
@@ -67,7 +67,7 @@ class Foreign(LeafChannel, Generic[A, N, E]):
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         where = filter_of(query)
-        narrowed = self._narrowed(where)
+        narrowed = self._narrowed(query)
         return [
             self._deepened(self._asked(query, wording), where, narrowed, _Deepening(k, self.reach, where))
             for wording in wordings
@@ -85,7 +85,7 @@ class Foreign(LeafChannel, Generic[A, N, E]):
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         where = filter_of(query)
-        narrowed = self._narrowed(where)
+        narrowed = self._narrowed(query)
         return [
             await self._adeepened(await self._aasked(query, wording), where, narrowed, _Deepening(k, self.reach, where))
             for wording in wordings

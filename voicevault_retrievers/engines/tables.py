@@ -338,7 +338,22 @@ class TableEngine(Engine):
             form: self._cached(held, (where, form), partial(self._counted, held, asked.counting, having([form])))
             for form in asked.forms
         }
-        return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies)
+        histogram = partial(self._histogram, held, asked.counting)
+        return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies, histogram)
+
+    def _histogram(self, held: TableVersion, where: Filter | None) -> Sequence[tuple[int, int]]:
+        """Of each number of chunks, how many terms so many of the counted chunks have."""
+
+        def counted() -> Sequence[tuple[int, int]]:
+            pc = imported("pyarrow.compute", extra="lancedb")
+            terms = self._rows(held, ["terms"], where)["terms"].combine_chunks()
+            codes = terms.flatten().dictionary_encode()
+            size = max(len(codes.dictionary), 1)
+            cells = pc.list_parent_indices(terms).to_numpy().astype(np.int64) * size + codes.indices.to_numpy()
+            numbers, times = np.unique(np.bincount(np.unique(cells) % size), return_counts=True)
+            return list(zip(numbers.tolist(), times.tolist(), strict=True))
+
+        return self._cached(held, ("terms", canonical(where)), counted)
 
     @blocking
     def _tags(self, require: Filter | None) -> str:

@@ -11,7 +11,7 @@ from statistics import median
 from voicevault_retrievers.core.channel import Channel, Rewriter, Rewritten, Stage, Then
 from voicevault_retrievers.errors import ConfigError, told
 from voicevault_retrievers.evaluation.judgements import By, Judged, Judgements, unit_of
-from voicevault_retrievers.evaluation.measures import MEASURES, depth_of, measured, parsed
+from voicevault_retrievers.evaluation.measures import MEASURES, check_grades, depth_of, measured, parsed
 from voicevault_retrievers.evaluation.report import ChannelRow, Report, Worse
 from voicevault_retrievers.evaluation.runs import EvaluationRun, run
 from voicevault_retrievers.evaluation.significance import paired
@@ -24,10 +24,11 @@ _SAID = 3
 def steps(channel: Channel | Pipeline) -> dict[str, Channel]:
     """The channels of an ablation: those of the fusion alone, the fusion, then each rewriter and stage added.
 
-    The last is the whole channel. The parts of a `Pipeline` are those of its channel.
+    The last is the whole channel. The parts of a `Pipeline` are those of its channel, and what groups its hits.
     """
     if isinstance(channel, Pipeline):
-        channel = channel.channel
+        rows = steps(channel.channel)
+        return rows if channel.group_by is None else {**rows, _unused("+ group_by", rows): channel.searched}
     if isinstance(channel, Then | Rewritten):
         rows = steps(channel.below)
         return {**rows, _unused(f"+ {_added(channel).name}", rows): channel}
@@ -56,6 +57,12 @@ def ablation(
     if not given.questions or not channels:
         raise ConfigError("an ablation needs at least one judged question and one channel")
     wanted = parsed(measures)
+    check_grades(given.questions)
+    twice = next(
+        (one for one, times in Counter(question.id for question in given.questions).items() if times > 1), None
+    )
+    if twice is not None:
+        raise ConfigError(f"two questions have the id {twice!r}: give each its own")
     depth, total, done = depth_of(wanted), len(channels) * len(given.questions), count(1)
 
     def tick() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.judgements import Judged, normalised
+from voicevault_retrievers.evaluation.measures import MAX_GRADE
 
 _HEADER = ("query-id", "corpus-id", "score")
 
@@ -116,6 +117,8 @@ def _answers(given: Any) -> tuple[str, ...]:
 def _grade(text: str) -> int:
     if float(text) != int(float(text)):
         raise ValueError(f"the grade {text} is not whole")
+    if abs(int(float(text))) > MAX_GRADE:
+        raise ValueError(f"the grade {text} is beyond 32 bits")
     return int(float(text))
 
 

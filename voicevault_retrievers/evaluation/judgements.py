@@ -100,7 +100,8 @@ def judge(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None = 
 
     Without `by`, they are by answer if no question has grades, else of chunks or places, whichever matches more.
     Judgements of names that the collection lacks stay, and count as not found. Questions whose answers no chunk
-    contains are left out. Both are noted. Raises ConfigError where nothing matches at all.
+    contains, and those without grades beside others with some, are left out. All this is noted. Raises ConfigError
+    where nothing matches at all.
     """
     if by is not None and by not in get_args(By):
         raise unknown("kind of judgement", by, get_args(By))
@@ -143,7 +144,11 @@ def _by_name(questions: Sequence[Judged], chunks: Iterable[Chunk], by: By | None
     note = f"{len(absent)} of {len(wanted)} judged {best}s are not in the base: {named}"
     if not held[best]:
         raise ConfigError(f"{note or 'nothing is judged relevant'}; what it holds is such as {example!r}")
-    return Judgements([question for question in questions if question.grades], best, (note,) if absent else ())
+    graded = [question for question in questions if question.grades]
+    notes = [note] if absent else []
+    if len(graded) < len(questions):
+        notes.append(f"{len(questions) - len(graded)} of {len(questions)} questions are left out: they have no grades")
+    return Judgements(graded, best, tuple(notes))
 
 
 def by_answer(questions: Sequence[Judged], chunks: Iterable[Chunk]) -> list[Judged]:

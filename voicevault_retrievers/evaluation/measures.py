@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.evaluation.judgements import DEPTH, Judged
 
+MAX_GRADE = 2**31 - 1
 MEASURES = ("nDCG@10", "RR@10", "R@5", "Success@5")
 
 
@@ -25,6 +27,16 @@ def depth_of(measures: Sequence[Any]) -> int:
     return max([DEPTH, *(int(measure.params.get("cutoff", 0)) for measure in measures)])
 
 
+def check_grades(questions: Sequence[Judged]) -> None:
+    """Raises ConfigError for a grade that is not whole, or beyond 32 bits, which trec_eval's measures cannot count."""
+    for question in questions:
+        for name, grade in question.grades.items():
+            if not isinstance(grade, Integral) or abs(int(grade)) > MAX_GRADE:
+                raise ConfigError(
+                    f"the grade of {name!r} for question {question.id!r} is a whole number of 32 bits, not {grade!r}"
+                )
+
+
 def measured(
     found: Sequence[Sequence[str]], questions: Sequence[Judged], measures: Sequence[str]
 ) -> dict[str, tuple[float, ...]]:
@@ -34,11 +46,19 @@ def measured(
     relevant, has the value 0. Raises MissingExtraError without ir-measures, else ConfigError as `parsed`.
     """
     wanted = parsed(measures)
-    qrels = {str(at): dict(question.grades) for at, question in enumerate(questions)}
+    check_grades(questions)
+    qrels = {
+        str(at): {name: int(grade) for name, grade in question.grades.items()} for at, question in enumerate(questions)
+    }
     runs = {str(at): {name: float(-rank) for rank, name in enumerate(names)} for at, names in enumerate(found) if names}
     values: dict[str, list[float]] = {str(measure): [0.0] * len(questions) for measure in wanted}
-    for value in require("ir_measures", extra="eval").iter_calc(wanted, qrels, runs):
-        values[str(value.measure)][int(value.query_id)] = float(value.value)
+    try:
+        for value in require("ir_measures", extra="eval").iter_calc(wanted, qrels, runs):
+            values[str(value.measure)][int(value.query_id)] = float(value.value)
+    except ZeroDivisionError as error:
+        raise ConfigError(
+            f"one of {', '.join(values)} divides by the irrelevant results, and a question has none: leave it out"
+        ) from error
     return {name: tuple(own) for name, own in values.items()}
 
 

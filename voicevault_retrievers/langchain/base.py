@@ -98,8 +98,8 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
 
     @property
     def channel(self) -> Channel:
-        """This retriever as a channel for another pipeline, under its own filters."""
-        return self.pipeline.narrowed(self.where, self.require)
+        """This retriever as a channel for another pipeline, under its own filters as they are at each search."""
+        return self.pipeline.narrowed_by(self)
 
     def __rshift__(self: R, compressor: Any) -> R:
         """A copy of this retriever with one more stage. The stage gets as many documents as it needs to return k."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore, Vector
 
 from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers._support.foreign_options import checks_options
-from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
+from voicevault_retrievers.core.channel import Channel, Over
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.execution.plan import Call, Plan, in_thread
@@ -43,7 +42,14 @@ from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.convert import chunk_of, kept_document, told_of
 from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, bound_of
-from voicevault_retrievers.langchain.stores import id_in, id_key_of, identified, kinds_of, pushed
+from voicevault_retrievers.langchain.retriever_options import (
+    asks_for_k,
+    bound_options,
+    own_k,
+    rights_and_filter,
+    takes_k,
+)
+from voicevault_retrievers.langchain.stores import has_relevance, id_in, id_key_of, identified, kinds_of, pushed
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -58,8 +64,10 @@ class _Documents(Foreign[str, Mapping[str, Any], _Given]):
     not awaited: LangChain's default would run the sync search in asyncio's threads, which are joined at exit.
     """
 
-    require: Filter | None = None
-    """The access rights of what is searched, where it is known to have some."""
+    @property
+    def require(self) -> Filter | None:
+        """The access rights of what is searched, where it is known to have some."""
+        return None
 
     def __init__(self, name: str, kind: ChannelKind, *, timeout: float | None, id_key: str | None) -> None:
         super().__init__(name, kind, timeout=timeout)
@@ -110,9 +118,13 @@ class RetrieverChannel(_Documents):
         store = retriever.vectorstore if isinstance(retriever, VectorStoreRetriever) else None
         super().__init__(name, kind, timeout=timeout, id_key=id_key or id_key_of(store))
         self.retriever = retriever
-        self.require = None if store is None else _rights(store, getattr(retriever, "search_kwargs", {}))
         self.awaits = _awaits(bound_of(retriever))
         self._takes_k = asks_for_k(retriever)
+
+    @property
+    def require(self) -> Filter | None:
+        part = self.retriever
+        return _rights(part.vectorstore, part.search_kwargs) if isinstance(part, VectorStoreRetriever) else None
 
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         with below(self._config()) as config:
@@ -122,19 +134,23 @@ class RetrieverChannel(_Documents):
         with below(self._config()) as config:
             return _unscored(await self.retriever.ainvoke(asked, config, **self._options(k), **narrowed))
 
-    def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
+    def _narrowed(self, query: Query) -> Mapping[str, Any]:
         part = self.retriever
+        if (bound := bound_options(part)) is not None:
+            return rights_and_filter("where", bound, query)
         if not isinstance(part, VectorStoreRetriever) or type(part) is not VectorStoreRetriever:
             return {}
+        if _takes_rights(part.vectorstore):
+            return rights_and_filter("filter", part.search_kwargs, query)
         plain = part.search_type == "similarity" and "filter" not in part.search_kwargs
-        return pushed(part.vectorstore, where) if plain else {}
+        return pushed(part.vectorstore, filter_of(query)) if plain else {}
 
     def _call(self, query: Query, wordings: tuple[Variant, ...], k: int) -> Call:
         searched = copy.copy(self)
         searched.quiet = query.require is not None
         if filter_of(query):  # a retriever with its own k is asked deeper too
             searched._takes_k = takes_k(bound_of(self.retriever))
-            k = min(k, _own_k(self.retriever))
+            k = min(k, own_k(self.retriever))
         if filter_of(query) and not searched._takes_k:
             raise FilterNotSupportedError(
                 f"{self.name} is searched by LangChain, which is not given this search's filter and takes no k to look "
@@ -162,8 +178,8 @@ class VectorStoreChannel(_Documents):
     in one batch a search, and kept, and a hit has less than the score of the hit above it. Without embeddings, hits
     have ranks only.
 
-    `search_kwargs` are passed to every search of the store; its `k` is the most documents that are found. Where they
-    have a `filter`, no other is passed to the store.
+    `search_kwargs` are passed to every search of the store, as they are then; their `k` is the most documents that are
+    found. Where they have a `filter`, no other is passed to the store. A VectorStoreRetriever in their place has them.
 
     With a filter the hits are the first k in the store's order that pass it, whatever the store's own filters mean. The
     store gets the part of the filter that its language can express (see `stores`), its documents are checked, and it is
@@ -179,21 +195,33 @@ class VectorStoreChannel(_Documents):
         timeout: float | None = None,
         name: str = "vectorstore",
         id_key: str | None = None,
-        search_kwargs: Mapping[str, Any] | None = None,
+        search_kwargs: Mapping[str, Any] | VectorStoreRetriever | None = None,
     ) -> None:
         super().__init__(name, "semantic", timeout=timeout, id_key=id_key or id_key_of(store))
         self.store = store
-        self.search_kwargs = dict(search_kwargs or {})
-        self.require = _rights(store, self.search_kwargs)
-        self.reach = self.search_kwargs.pop("k", None)
+        self._given = {} if search_kwargs is None else search_kwargs
         self._rows: LRUCache[str, Vector] = LRUCache(KEPT)
         self._questions: LRUCache[str, Vector] = LRUCache(KEPT_QUESTIONS, for_queries=True)
         self.awaits = _awaits_store(store, *(_SCORED if _scores(store) else ()))
 
+    @property
+    def search_kwargs(self) -> Mapping[str, Any]:
+        """What is passed to every search of the store."""
+        given = self._given
+        return given.search_kwargs if isinstance(given, VectorStoreRetriever) else given
+
+    @property
+    def require(self) -> Filter | None:
+        return _rights(self.store, self.search_kwargs)
+
+    @property
+    def reach(self) -> int | None:  # type: ignore[override]  # it is read at each search
+        return self.search_kwargs.get("k")
+
     def _search(self, asked: str, k: int, narrowed: Mapping[str, Any]) -> Sequence[_Given]:
         if _has_similarities(self.store):
             return self.store.similarity_search_with_score(asked, k=k, **narrowed)
-        if not _has_relevance(self.store):
+        if not has_relevance(self.store):
             return self._compared(asked, _unscored(self.store.similarity_search(asked, k=k, **narrowed)))
         # Not the public method: it warns of scores outside [0, 1], which Chroma's default metric gives.
         return self._compared(asked, self.store._similarity_search_with_relevance_scores(asked, k=k, **narrowed))
@@ -202,7 +230,7 @@ class VectorStoreChannel(_Documents):
         if _has_similarities(self.store):
             return await self.store.asimilarity_search_with_score(asked, k=k, **narrowed)
         found: Sequence[_Given]
-        if _has_relevance(self.store):
+        if has_relevance(self.store):
             found = await self.store._asimilarity_search_with_relevance_scores(asked, k=k, **narrowed)
         else:
             found = _unscored(await self.store.asimilarity_search(asked, k=k, **narrowed))
@@ -229,8 +257,11 @@ class VectorStoreChannel(_Documents):
         below = accumulate(cosines.tolist(), lambda last, cosine: min(cosine, math.nextafter(last, -math.inf)))
         return list(zip(found, below, strict=True))
 
-    def _narrowed(self, where: Filter | None) -> Mapping[str, Any]:
-        return {**({} if "filter" in self.search_kwargs else pushed(self.store, where)), **self.search_kwargs}
+    def _narrowed(self, query: Query) -> Mapping[str, Any]:
+        own = {key: value for key, value in self.search_kwargs.items() if key != "k"}
+        if _takes_rights(self.store):
+            return {**own, **rights_and_filter("filter", own, query)}
+        return {**({} if "filter" in own else pushed(self.store, filter_of(query))), **own}
 
     def _kept(self, found: Sequence[_Given], where: Filter | None, k: int) -> Sequence[Match]:
         searched = [entry for entry in found if PARENT_TYPE not in entry[0].metadata.items()]
@@ -297,34 +328,13 @@ def as_channel(part: Any, *, timeout: float | None = None, id_key: str | None = 
     if isinstance(part, VectorStore):
         return VectorStoreChannel(part, timeout=timeout, id_key=id_key)
     if type(part) is VectorStoreRetriever and part.search_type == "similarity":
-        return VectorStoreChannel(part.vectorstore, timeout=timeout, id_key=id_key, search_kwargs=part.search_kwargs)
+        return VectorStoreChannel(part.vectorstore, timeout=timeout, id_key=id_key, search_kwargs=part)
     if callable(part) and not isinstance(part, type | Runnable):
         part = RunnableLambda(part)
     if isinstance(part, Runnable):
         kind: ChannelKind = "keyword" if "BM25" in type(part).__name__ else "semantic"
         return RetrieverChannel(part, kind, timeout=timeout, id_key=id_key)
     raise ConfigError(f"a channel is a Channel, a retriever, a function or a vector store, not a {type(part).__name__}")
-
-
-def asks_for_k(retriever: Any) -> bool:
-    """Whether a search passes `k` to a retriever: its search takes `k`, and its owner has not set one."""
-    if isinstance(retriever, VectorStoreRetriever):
-        return retriever.search_type != "mmr" and "k" not in retriever.search_kwargs
-    return takes_k(retriever)
-
-
-def _own_k(retriever: Any) -> int:
-    """The number of documents that the owner of a vector store's retriever has set; MAX_DEPTH where it is not known."""
-    k = retriever.search_kwargs.get("k") if isinstance(retriever, VectorStoreRetriever) else None
-    return MAX_DEPTH if k is None else int(k)
-
-
-def takes_k(retriever: Any) -> bool:
-    """Whether the search of a retriever takes `k`."""
-    search = getattr(type(retriever), "_get_relevant_documents", None)
-    return isinstance(retriever, VectorStoreRetriever) or (
-        search is not None and "k" in inspect.signature(search).parameters
-    )
 
 
 def _falls(found: Sequence[_Given]) -> bool:
@@ -342,7 +352,7 @@ _SCORED = ("asimilarity_search_with_score", "_asimilarity_search_with_relevance_
 
 def _scores(store: VectorStore) -> bool:
     """Whether the store is asked for scores."""
-    return _has_similarities(store) or _has_relevance(store)
+    return _has_similarities(store) or has_relevance(store)
 
 
 def _has_similarities(store: VectorStore) -> bool:
@@ -359,16 +369,9 @@ def _is_own(store: VectorStore) -> bool:
     return "voicevault_retrievers.HybridStore" in kinds_of(store)
 
 
-def _has_relevance(store: VectorStore) -> bool:
-    """Whether the store defines relevance scores for its current metric."""
-    try:
-        store._select_relevance_score_fn()
-    except NotImplementedError:
-        base = VectorStore._similarity_search_with_relevance_scores
-        return type(store)._similarity_search_with_relevance_scores is not base
-    except ValueError:
-        return False
-    return True
+def _takes_rights(store: VectorStore) -> bool:
+    """Whether a store's searches take `require`; those of a subclass need not."""
+    return kinds_of(store)[0] == "voicevault_retrievers.HybridStore"
 
 
 def _awaits(retriever: Runnable[str, list[Document]]) -> bool:

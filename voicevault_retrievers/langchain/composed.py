@@ -120,6 +120,15 @@ class ComposedRetriever(PipelineRetriever):
         found = await pipeline.ahybrid_search(self._asked(text, where, require, None, ()), check_k(top_k))
         return await aexecute(converting(partial(_documents, found), len(found)))
 
+    def hybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_search` with hits instead of documents."""
+        return self.pipeline.hybrid_ranking(self._asked(query, None, None, None, ()), top_k)
+
+    async def ahybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_ranking` on the running event loop; the same hits."""
+        pipeline = await aexecute(self._opened(), timeout=self.timeout)
+        return await pipeline.ahybrid_ranking(self._asked(query, None, None, None, ()), top_k)
+
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
         return self._varied(options.pop("fusion", None), options.pop("rerank", None))
 

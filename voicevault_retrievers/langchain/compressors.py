@@ -17,11 +17,11 @@ from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
-from voicevault_retrievers.core.explanation import after_stage
-from voicevault_retrievers.core.stages import ByPlace, place_id, place_of, settled
+from voicevault_retrievers.core.explanation import after_stage, failures_in
+from voicevault_retrievers.core.stages import ByPlace, failures_since, place_id, place_of, settled
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of, write_provenance
 from voicevault_retrievers.langchain.events import below
 from voicevault_retrievers.langchain.models import as_embedder, as_scorer, as_text_model
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
@@ -110,7 +110,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
             ranking = given.failing(Failure.of(type(self).__name__, stage))
         else:
             ranking = yield from self._placed(stage).plan(Query(query), given)
-        return settled(ranking, self.on_error, type(self).__name__, _LOG)
+        return settled(given, ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
         """The stage for hits whose ids are their places among the documents (see `place_id`)."""
@@ -118,7 +118,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
         before = {hit.id: hit for hit in given}
-        degraded = ranking.skipped
+        degraded = [str(failure) for failure in failures_since(given, ranking) if failure.degrades]
         found = [_annotated(documents[place_of(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
         if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
             return found  # the stage kept the order: documents keep their scores, even scores of another order
@@ -197,7 +197,7 @@ class PageDiversityFilter(StageCompressor):
 def ranking_of(documents: Sequence[Document], text_of: TextOf = None) -> Ranking:
     """The documents as a ranking; ids are their places. Scores are kept where the first has one and they fall."""
     hits = (hit_of(document, place_id(at, document.id), text_of) for at, document in enumerate(documents))
-    return Ranking(in_order(hits))
+    return Ranking(in_order(hits), failures_in(map(told_of, documents)))
 
 
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
@@ -206,7 +206,7 @@ def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str
     metadata = copy.deepcopy({**hit.chunk.metadata, **said})
     twin = document.model_copy(update={"page_content": hit.text, "metadata": metadata})
     if told := after_stage(told_of(twin), before, hit, degraded):
-        twin.metadata[PROVENANCE] = told
+        write_provenance(twin, told)
     return twin
 
 

@@ -36,7 +36,7 @@ from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.types import Citation, Context
 from voicevault_retrievers.errors import ConfigError, unknown
-from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, told_of, turns_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, hit_of, passages_of, told_of, turns_of
 from voicevault_retrievers.langchain.staged_retriever import StagedRetriever, staged
 from voicevault_retrievers.langchain.validation import STRICT, Checked
 from voicevault_retrievers.text.tokens import TokenCounter, estimate_tokens
@@ -163,7 +163,8 @@ class ContextBuilder(Checked[Builder], RunnableSerializable[Any, Context]):
         return Builder(**{**options, "count_tokens": token_counter(self.count_tokens)})
 
     def _context(self, given: Any, *, max_tokens: int | None = None) -> Context:
-        documents, history = _parts(given)
+        given_documents, history = _parts(given)
+        documents = passages_of(given_documents)
         hits = [hit_of(document) for document in documents]
         return self._built().build(hits, history, max_tokens=max_tokens, numbers=numbers_of(documents))
 
@@ -247,7 +248,7 @@ def _citations(sources: Context | Sequence[Any]) -> tuple[tuple[Citation, ...], 
     if isinstance(sources, Context):
         return sources.citations, is_numbered(sources)
     read = [_source(source) for source in sources]
-    documents = [source for source in read if isinstance(source, Document)]
+    documents = passages_of(source for source in read if isinstance(source, Document))
     numbered = zip(numbers_of(documents), map(hit_of, documents), strict=True)
     made = (citation_of(number, hit, hit.text) for number, hit in numbered if hit.text or not hit.over_budget)
     return (*made, *(source for source in read if isinstance(source, Citation))), not documents

@@ -11,7 +11,17 @@ from typing import Any, TypeAlias
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
-from voicevault_retrievers.core.explanation import finite, of_search, rights_in, votes_of
+from voicevault_retrievers.core.explanation import (
+    PassageText,
+    current,
+    finite,
+    of_search,
+    passages_in,
+    rights_in,
+    sealed,
+    votes_of,
+    without_passages,
+)
 from voicevault_retrievers.core.queries import turns_from
 from voicevault_retrievers.core.types import Chunk, Hit
 from voicevault_retrievers.errors import ConfigError
@@ -36,8 +46,8 @@ def chunk_of(document: Document, text_of: TextOf = None) -> Chunk:
     """
     if not isinstance(document, Document):
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
-    told = told_of(document)
     metadata = _own(document)
+    told = current(told_of(document), document.page_content, metadata)
     parent, text, kb = told.get("parent_id", metadata.get("parent_id")), told.get("text"), told.get("kb")
     return Chunk(
         document.id or _digest(document.page_content, metadata),
@@ -61,6 +71,11 @@ def checked_text_of(text_of: TextOf) -> TextOf:
     return text_of
 
 
+def header_of(hit: Hit, text_of: Callable[[Document], str] | Sequence[str]) -> str:
+    """What `text_of` says of the document of a hit."""
+    return _header(kept_document(hit.chunk), text_of)
+
+
 def _header(document: Document, text_of: Callable[[Document], str] | Sequence[str]) -> str:
     checked_text_of(text_of)
     if not callable(text_of):
@@ -79,7 +94,7 @@ def hit_of(document: Document, chunk_id: str | None = None, text_of: TextOf = No
     `document_of` writes, as in a document of another package, is ignored.
     """
     chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}), text_of)
-    told = told_of(document)
+    told = current(told_of(document), document.page_content, chunk.metadata)
     over = told.get("over_budget") is True
     read = isinstance(told.get("text"), str) and (document.page_content or not over)
     context = document.page_content if read else None
@@ -96,11 +111,17 @@ def document_of(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] 
     """
     document = kept_document(hit.chunk)
     document.page_content = hit.text
-    document.metadata[PROVENANCE] = of_search(hit, degraded, wordings)
+    write_provenance(document, of_search(hit, degraded, wordings))
     document.metadata.pop(SCORE, None)
     if hit.score is not None:
         document.metadata[SCORE] = float(hit.score)
     return document
+
+
+def write_provenance(document: Document, told: Mapping[str, Any]) -> None:
+    """Write a provenance into the metadata of a document, which must be the caller's own."""
+    document.metadata[PROVENANCE] = told
+    document.metadata[PROVENANCE] = sealed(told, document.page_content, _own(document))
 
 
 def kept_document(chunk: Chunk) -> Document:
@@ -109,6 +130,22 @@ def kept_document(chunk: Chunk) -> Document:
     if chunk.parent_id and chunk.parent_id != str(metadata.get("parent_id")):
         metadata[PROVENANCE] = {"parent_id": chunk.parent_id}
     return Document(page_content=chunk.text, id=chunk.id, metadata=metadata)
+
+
+def passages_of(documents: Iterable[Document]) -> list[Document]:
+    """The documents, those that are groups as a document for each passage (see `group_by`), as a citation needs it."""
+    found: list[Document] = []
+    for document in documents:
+        told = told_of(document) if isinstance(document, Document) else {}
+        passages = passages_in(told, document.page_content, _own(document)) if "passages" in told else []
+        found += [_passage(one, told) for one in passages] or [document]
+    return found
+
+
+def _passage(passage: PassageText, told: Mapping[str, Any]) -> Document:
+    metadata = copy.deepcopy({**passage.metadata, PROVENANCE: without_passages(told)})
+    scored = {} if passage.score is None else {SCORE: passage.score}
+    return Document(page_content=passage.text, id=passage.id, metadata={**metadata, **scored})
 
 
 def flatten_provenance(documents: Iterable[Document]) -> list[Document]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.callbacks import Callbacks
@@ -14,9 +15,10 @@ from voicevault_retrievers.core import stages
 from voicevault_retrievers.core.access_control import found_under
 from voicevault_retrievers.core.channel import Stage
 from voicevault_retrievers.core.execution.event_loop import overrides
+from voicevault_retrievers.core.stages import Headed
 from voicevault_retrievers.core.types import Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
-from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, hit_of, told_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, document_of, header_of, hit_of, told_of
 
 ID = "id"
 """The provenance key of a document's original id: some compressors return documents without an id."""
@@ -59,7 +61,8 @@ def stage_of(part: Any) -> Stage:
     Raises ConfigError for a ContextReorder, which comes after all stages, and for anything else.
     """
     if (own := own_stage(part)) is not None:
-        return own
+        text_of = getattr(part, "text_of", None)
+        return own if text_of is None else Headed(own, partial(header_of, text_of=text_of))
     if arranges(part):
         raise ConfigError(f"{type(part).__name__} comes last: the stages after it would rank by its order")
     if isinstance(part, BaseDocumentCompressor | BaseDocumentTransformer):

@@ -15,8 +15,9 @@ from voicevault_retrievers.core.channel import MAX_DEPTH
 from voicevault_retrievers.core.types import Query, Result
 from voicevault_retrievers.fusion.fuse import OnError
 from voicevault_retrievers.langchain.base import DEFAULT_K, PipelineRetriever
-from voicevault_retrievers.langchain.channels import as_channel, asks_for_k, takes_k
+from voicevault_retrievers.langchain.channels import as_channel
 from voicevault_retrievers.langchain.models import bound_of
+from voicevault_retrievers.langchain.retriever_options import asks_for_k, takes_k
 from voicevault_retrievers.langchain.validation import LIVE
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 

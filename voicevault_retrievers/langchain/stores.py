@@ -78,7 +78,8 @@ def copied(
     if wanted is None and _docstore(store) is not None:
         by_key = _ByKey(store, text_of)
         return CopiedIndex(name, store, listed, by_key.get, by_key.held if by_key.has_ids else None), chunks
-    return CopiedIndex(name, store, listed, partial(_chunks, store, text_of)), chunks
+    curated = getattr(store, "base", None) if "voicevault_retrievers.HybridStore" in kinds_of(store) else None
+    return CopiedIndex(name, store, listed, partial(_chunks, store, text_of), curated=curated), chunks
 
 
 def _listed(store: VectorStore, ids: list[str] | None, text_of: TextOf) -> list[Chunk]:
@@ -269,6 +270,17 @@ _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_core.InMemoryVectorStore": _in_memory,
     "langchain_postgres.PGVector": _in_language(PGVectorFilters()),
     "langchain_qdrant.QdrantVectorStore": _qdrant,
-    "voicevault_retrievers.HybridStore": lambda store, where: {"filter": where},
 }
 """By exact package and class: a subclass may search with a filter of its own, which this one would replace."""
+
+
+def has_relevance(store: VectorStore) -> bool:
+    """Whether the store defines relevance scores for its current metric."""
+    try:
+        store._select_relevance_score_fn()
+    except NotImplementedError:
+        base = VectorStore._similarity_search_with_relevance_scores
+        return type(store)._similarity_search_with_relevance_scores is not base
+    except ValueError:
+        return False
+    return True

@@ -36,7 +36,7 @@ from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.base import PipelineRetriever
 from voicevault_retrievers.langchain.context import numbered, numbers_of
-from voicevault_retrievers.langchain.convert import PROVENANCE, before_question, hit_of, told_of, turns_of
+from voicevault_retrievers.langchain.convert import PROVENANCE, before_question, hit_of, passages_of, told_of, turns_of
 from voicevault_retrievers.langchain.events import DEGRADED_EVENT
 
 GIVEN = "voicevault_given"
@@ -118,9 +118,9 @@ class DocumentSearch:
     def _found(self, documents: Sequence[Document], heard: _Heard) -> FoundDocuments:
         ranks = numbers_of(documents)
         best = sorted(ranks)[: self.k]
-        kept = tuple(document for rank, document in zip(ranks, documents, strict=True) if rank in best)
+        kept = (document for rank, document in zip(ranks, documents, strict=True) if rank in best)
         told = (one for document in documents for one in sources.skipped(told_of(document)))
-        return FoundDocuments(kept, sources.failures([*heard.degraded, *told]))
+        return FoundDocuments(tuple(passages_of(kept)), sources.failures([*heard.degraded, *told]))
 
 
 def listed(found: FoundDocuments, builder: ContextBuilder, numbers: Sequence[int]) -> NumberedDocuments:

@@ -28,6 +28,7 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting, in_thread, value_of
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.failures import log_failures
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.tracing import recording
 from voicevault_retrievers.core.types import Query, Result
@@ -127,7 +128,7 @@ class PipelineRetriever(BaseRetriever):
     @property
     def channel(self) -> Channel:
         """This retriever as a channel for another pipeline, under its own filters and weights."""
-        narrowed = self.pipeline.narrowed(self.narrowing.where, self.narrowing.require)
+        narrowed = self.pipeline.narrowed_by(self.narrowing)
         return Weighing(self.narrowing.weights) >> narrowed if self.narrowing.weights else narrowed
 
     def __rshift__(self: R, postprocessor: BaseNodePostprocessor | Stage) -> R:
@@ -351,19 +352,18 @@ class PipelineRetriever(BaseRetriever):
         return self._entered(await aexecute(plan, timeout=self.pipeline.timeout))
 
     def _entrance(self, bundle: QueryBundle) -> Entrance:
-        def retrieve(target: Any, score: Any) -> list[NodeWithScore]:
-            return self._retrieve_from_object(self._entering(target), replace(bundle), score)
+        def retrieve(target: Any, score: Any, require: Filter | None) -> list[NodeWithScore]:
+            return self._retrieve_from_object(self._entering(target, require), replace(bundle), score)
 
-        async def aretrieve(target: Any, score: Any) -> list[NodeWithScore]:
-            return await self._aretrieve_from_object(self._entering(target), replace(bundle), score)
+        async def aretrieve(target: Any, score: Any, require: Filter | None) -> list[NodeWithScore]:
+            return await self._aretrieve_from_object(self._entering(target, require), replace(bundle), score)
 
         return Entrance(self.object_map, self.narrowing.require, retrieve, aretrieve)
 
-    def _entering(self, target: Any) -> Any:
-        """The object under this retriever's access rights; FilterNotSupportedError where it cannot apply them."""
+    def _entering(self, target: Any, require: Filter | None) -> Any:
+        """The object under access rights; FilterNotSupportedError where it cannot apply them."""
         if self._verbose:
             print_text(f"Retrieval entering {type(target).__name__}\n", color="llama_turquoise")
-        require = self.narrowing.require
         if require is None or not isinstance(target, BaseRetriever | BaseQueryEngine):
             return target
         if isinstance(target, PipelineRetriever):

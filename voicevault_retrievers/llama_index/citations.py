@@ -41,6 +41,7 @@ from voicevault_retrievers.llama_index.convert import (
     explained,
     hit_of,
     node_of,
+    passages_of,
     provenance,
 )
 from voicevault_retrievers.llama_index.options import CheckedPostprocessor, CountTokens
@@ -145,7 +146,8 @@ def check_unnumbered(retriever: BaseRetriever, postprocessors: Sequence[BaseNode
 def sources_of(
     nodes: Sequence[NodeWithScore], builder: ContextBuilder, metadata_mode: MetadataMode = MetadataMode.NONE
 ) -> CitedNodes:
-    """The nodes, best first, as numbered sources; the number is the rank."""
+    """The nodes, best first, as numbered sources; the number is the rank, and each passage of a group has its own."""
+    nodes = passages_of(nodes)
     hits = [source_hit(node, metadata_mode) for node in nodes]
     context = builder.build(hits, numbers=range(1, len(hits) + 1))
     numbered = builder.markers == "numbered"
@@ -181,7 +183,7 @@ def citations_of(nodes: Sequence[NodeWithScore]) -> tuple[Citation, ...]:
     own = [_told(node) for node in nodes]
     if all(own):
         return tuple(Citation(**{name: told[name] for name in _FIELDS}) for told in own)
-    hits = [source_hit(node) for node in nodes]
+    hits = [source_hit(node) for node in passages_of(nodes)]
     read = (numbered for numbered in enumerate(hits, 1) if numbered[1].text or not numbered[1].over_budget)
     return tuple(citation_of(number, hit, hit.text) for number, hit in read)
 

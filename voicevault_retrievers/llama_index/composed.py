@@ -19,7 +19,7 @@ from voicevault_retrievers.core.channel import Channel, Rewriter, Stage
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import AsyncObserver, Observer, converting
 from voicevault_retrievers.core.protocols import Scorer
-from voicevault_retrievers.core.types import Failure, Query, Result
+from voicevault_retrievers.core.types import Failure, Query, Ranking, Result
 from voicevault_retrievers.fusion import Method
 from voicevault_retrievers.llama_index import events
 from voicevault_retrievers.llama_index.base import PipelineRetriever
@@ -172,6 +172,16 @@ class ComposedRetriever(PipelineRetriever):
         found = await pipeline.ahybrid_search(chosen._asked(text, pipeline), top_k)
         events.degraded(found.skipped)
         return await aexecute(converting(partial(nodes_of_hits, found, found.skipped), len(found)))
+
+    def hybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_search` with hits instead of nodes."""
+        pipeline = self.pipeline
+        return pipeline.hybrid_ranking(self._asked(query, pipeline), top_k)
+
+    async def ahybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_ranking` on the running event loop; the same hits."""
+        pipeline = await self._opened()
+        return await pipeline.ahybrid_ranking(self._asked(query, pipeline), top_k)
 
     def _sources(self) -> tuple[Mapping[str, Channel], Sequence[Failure]]:
         """The channels by name, and the failures of channels that are known not to be searchable."""

@@ -32,7 +32,18 @@ from llama_index.core.schema import (
 
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel
-from voicevault_retrievers.core.explanation import degraded_in, finite, of_search, rights_in, votes_of
+from voicevault_retrievers.core.explanation import (
+    PassageText,
+    current,
+    degraded_in,
+    finite,
+    of_search,
+    passages_in,
+    rights_in,
+    sealed,
+    votes_of,
+    without_passages,
+)
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Hit, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError
@@ -62,13 +73,14 @@ def chunk_of(node: BaseNode, metadata_mode: MetadataMode = MetadataMode.EMBED) -
     """
     if not isinstance(node, BaseNode):
         raise ConfigError(f"expected a LlamaIndex node, not {type(node).__name__}")
-    told = node.__dict__.get(_MARK)
+    text, marked = node.get_content(metadata_mode=MetadataMode.NONE), node.__dict__.get(_MARK)
+    told = None if marked is None else current(marked, text, node.metadata)
     return NodeChunk(
         node.node_id,
-        node.get_content(metadata_mode=MetadataMode.NONE),
+        text,
         _parent_id(node),
         copy.deepcopy(node.metadata),
-        header=node.get_metadata_str(mode=metadata_mode) if told is None else told.get("header", ""),
+        header=told.get("header", "") if told is marked and told else node.get_metadata_str(mode=metadata_mode),
         node=node,
     )
 
@@ -272,7 +284,8 @@ def provenance(node_with_score: NodeWithScore) -> dict[str, Any] | None:
 
 def explained(node: BaseNode, score: float | None, told: Mapping[str, Any]) -> NodeWithProvenance:
     """A node with its provenance, which is also written to the node: it must be a copy, not the caller's node."""
-    return NodeWithProvenance(node=_marked(node, told), score=score, provenance=dict(told))
+    told = sealed(told, node.get_content(metadata_mode=MetadataMode.NONE), node.metadata)
+    return NodeWithProvenance(node=_marked(node, told), score=score, provenance=told)
 
 
 def node_of_hit(hit: Hit, degraded: Sequence[str] = (), wordings: Sequence[str] = ()) -> NodeWithProvenance:
@@ -296,13 +309,33 @@ def nodes_of_hits(
     return [node_of_hit(hit, degraded, wordings) for hit in hits]
 
 
+def passages_of(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
+    """The nodes, those that are groups as a node for each passage (see `group_by`), as a citation needs it."""
+    found: list[NodeWithScore] = []
+    for group in nodes:
+        told, node = provenance(group) or {}, group.node
+        passages = passages_in(told, node.get_content(metadata_mode=MetadataMode.NONE), node.metadata)
+        found += [_passage(node, one, told) for one in passages] or [group]
+    return found
+
+
+def _passage(node: BaseNode, passage: PassageText, told: Mapping[str, Any]) -> NodeWithProvenance:
+    twin = _copied(node, passage.metadata)
+    twin.id_ = passage.id
+    twin.set_content(passage.text)
+    if isinstance(twin, TextNode):
+        twin.start_char_idx = twin.end_char_idx = None
+    return explained(twin, passage.score, without_passages(told))
+
+
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:
     """The hit from which `node_of_hit` made a node: its chunk, score, votes and wider context.
 
     Of another package's node, the hit has what is known. `chunk_id` replaces the node's own id. A score that is no
     finite number is dropped.
     """
-    chunk, told = chunk_of(node_with_score.node), provenance(node_with_score) or {}
+    chunk = chunk_of(node_with_score.node)
+    told = current(provenance(node_with_score) or {}, chunk.text, chunk.metadata)
     kb, found = told.get("kb"), told.get("text")
     over = told.get("over_budget") is True
     context = chunk.text if isinstance(found, str) and (chunk.text or not over) else None

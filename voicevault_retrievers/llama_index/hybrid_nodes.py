@@ -11,7 +11,7 @@ from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQu
 
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.failures import log_failures
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.core.leaf import LeafChannel
 from voicevault_retrievers.core.types import PARENT_TYPE, Chunk, Ranking
 from voicevault_retrievers.errors import ConfigError
@@ -73,6 +73,8 @@ class HybridNodes:
         """A plan that deletes the nodes with these ids that pass a filter; ConfigError without either."""
         if node_ids is None and where is None:
             raise ConfigError("say which nodes to delete: node_ids, filters or both; clear() deletes all of them")
+        if where is not None and says_nothing(where):
+            raise ConfigError("the filters have a part that says nothing: say what is to go, or use clear()")
         yield from call(self.base.hold)
         ids = yield from call(partial(self._ids, node_ids, where))
         afterwards = self.vectors.removing(ids, call)

@@ -21,7 +21,7 @@ from llama_index.core.vector_stores.types import (
 from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, is_own
 from voicevault_retrievers.llama_index.convert import chunk_of, chunks_of
 from voicevault_retrievers.llama_index.store_channels import awaits
 from voicevault_retrievers.llama_index.store_filters import POSTGRES, QDRANT
@@ -66,6 +66,7 @@ def copied(
         partial(_now, source, docstore, mode),
         partial(_stored, store, mode=mode) if listing is not None and docstore is None else from_docstore,
         known if listing is None else None,
+        curated=store.client if is_own(type(store)) else None,
     ), chunks
 
 

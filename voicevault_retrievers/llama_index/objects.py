@@ -15,7 +15,8 @@ from llama_index.core.schema import BaseNode, IndexNode, NodeWithScore
 
 from voicevault_retrievers.core.access_control import withheld
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.explanation import rights_as_data, rights_in
+from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.types import Failure, check_scores
 from voicevault_retrievers.errors import InvalidScoreError
 from voicevault_retrievers.llama_index.convert import NodeWithProvenance, chunk_of, explained, node_of, provenance
@@ -30,12 +31,15 @@ _OF_THE_CHUNK = frozenset({"kb", "parent_id", "text"})
 
 @dataclass(frozen=True)
 class Entrance:
-    """How objects are searched: `retrieve` maps an object and its index node's score to the object's nodes."""
+    """How objects are searched.
+
+    `retrieve` maps an object, its index node's score and the access rights that hold below it to the object's nodes.
+    """
 
     objects: Mapping[str, Any]
     require: Filter | None
-    retrieve: Callable[[Any, float | None], Sequence[NodeWithScore]]
-    aretrieve: Callable[[Any, float | None], Awaitable[Sequence[NodeWithScore]]]
+    retrieve: Callable[[Any, float | None, Filter | None], Sequence[NodeWithScore]]
+    aretrieve: Callable[[Any, float | None, Filter | None], Awaitable[Sequence[NodeWithScore]]]
 
     def target(self, node: BaseNode) -> Any:
         """The object that a node points to; None where there is none."""
@@ -55,7 +59,8 @@ class Entered:
 def entered(nodes: Sequence[NodeWithScore], entrance: Entrance) -> Plan[Entered]:
     """The nodes, with each index node replaced by the nodes of its object. All objects are searched in parallel.
 
-    An index node whose object fails stays. Nodes that `require` does not permit are left out. Each node appears once.
+    An index node whose object fails stays. Nodes are left out that `require`, or the rights under which their index
+    node was found, do not permit. Each node appears once.
     """
     outcomes = yield tuple(_place(node, entrance.target(node.node), entrance) for node in nodes)
     places: list[Entered] = [value_of(outcome) for outcome in outcomes]
@@ -67,23 +72,24 @@ def entered(nodes: Sequence[NodeWithScore], entrance: Entrance) -> Plan[Entered]
 def _place(node: NodeWithScore, target: Any, entrance: Entrance) -> Plan[Entered]:
     if target is None:
         return Entered((node,))
-    (outcome,) = yield (_call(node, target, entrance),)
+    rights = scope(entrance.require, rights_in(provenance(node) or {}))
+    (outcome,) = yield (_call(node, target, entrance, rights),)
     error = outcome if isinstance(outcome, Exception) else _wrong(outcome)
     if error is not None:
         return Entered((node,), (Failure.of(_name(node), error),))
     answers = isinstance(target, BaseQueryEngine)
-    reached = [_through(node, found, f"{node.node_id}/response" if answers else None) for found in outcome]
-    passes = compile_filter(entrance.require)
+    reached = [_through(node, found, f"{node.node_id}/response" if answers else None, rights) for found in outcome]
+    passes = compile_filter(rights)
     permitted = tuple(found for found in reached if passes(found.metadata))
     return Entered(permitted, () if len(permitted) == len(reached) else (withheld(),))
 
 
-def _call(node: NodeWithScore, target: Any, entrance: Entrance) -> Call:
+def _call(node: NodeWithScore, target: Any, entrance: Entrance, rights: Filter | None) -> Call:
     sync_only = isinstance(target, BaseRetriever) and type(target)._aretrieve is BaseRetriever._aretrieve
     return Call(
         _name(node),
-        partial(entrance.retrieve, target, node.score),
-        None if sync_only else partial(entrance.aretrieve, target, node.score),
+        partial(entrance.retrieve, target, node.score, rights),
+        None if sync_only else partial(entrance.aretrieve, target, node.score, rights),
         inline=isinstance(target, BaseNode | NodeWithScore),
     )
 
@@ -101,8 +107,10 @@ def _name(node: NodeWithScore) -> str:
     return f"object {node.node.index_id}" if isinstance(node.node, IndexNode) else node.node_id
 
 
-def _through(index: NodeWithScore, found: NodeWithScore, node_id: str | None) -> NodeWithProvenance:
-    """A copy of an object's node, with its own score and the index node that led to it in its provenance."""
+def _through(
+    index: NodeWithScore, found: NodeWithScore, node_id: str | None, rights: Filter | None
+) -> NodeWithProvenance:
+    """A copy of an object's node, with its own score, its access rights, and the index node that led to it."""
     outer, own = provenance(index) or {}, provenance(found)
     node = node_of(chunk_of(found.node))
     if node_id is not None:  # a response has a random id, which would make it another node in each search
@@ -111,6 +119,8 @@ def _through(index: NodeWithScore, found: NodeWithScore, node_id: str | None) ->
         told = {**deepcopy(own), INDEX: deepcopy(outer)}
     else:
         told = {key: deepcopy(value) for key, value in outer.items() if key not in _OF_THE_CHUNK}
+    if (held := scope(rights, rights_in(told))) is not None:
+        told["require"] = rights_as_data(held)
     return explained(node, found.score, {**told, THROUGH: index.node_id})
 
 

@@ -19,9 +19,9 @@ from voicevault_retrievers._support.caches import Parts
 from voicevault_retrievers.core.channel import MAX_DEPTH, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Plan
-from voicevault_retrievers.core.explanation import after_stage, finite
+from voicevault_retrievers.core.explanation import after_stage, failures_in, finite
 from voicevault_retrievers.core.protocols import Scorer
-from voicevault_retrievers.core.stages import place_id, place_of, settled
+from voicevault_retrievers.core.stages import failures_since, place_id, place_of, settled
 from voicevault_retrievers.core.types import Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
@@ -156,7 +156,7 @@ class StagePostprocessor(CheckedPostprocessor):
 
     def _plan(self, query: Query, given: Ranking) -> Plan[Ranking]:
         ranking = yield from self._placed(self._stage()).plan(query, given)
-        return settled(ranking, self.on_error, type(self).__name__, _LOG)
+        return settled(given, ranking, self.on_error, type(self).__name__, _LOG)
 
     def _placed(self, stage: Stage) -> Stage:
         """The stage for hits whose ids are their places among the nodes (see `place_id`)."""
@@ -164,7 +164,7 @@ class StagePostprocessor(CheckedPostprocessor):
 
     def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
         before = {hit.id: hit for hit in given}
-        degraded = ranking.skipped
+        degraded = [str(failure) for failure in failures_since(given, ranking) if failure.degrades]
         # Where the stage kept the order, nodes keep their scores, even scores of another order.
         kept = all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking)
         found: list[NodeWithScore] = []
@@ -269,7 +269,8 @@ class PageDiversityPostprocessor(StagePostprocessor):
 
 def _ranking(nodes: Sequence[NodeWithScore]) -> Ranking:
     """The nodes as a ranking; ids are their places. Scores are kept where they fall."""
-    return Ranking(in_order(hit_of(node, place_id(at, node.node.node_id)) for at, node in enumerate(nodes)))
+    hits = in_order(hit_of(node, place_id(at, node.node.node_id)) for at, node in enumerate(nodes))
+    return Ranking(hits, failures_in(provenance(node) or {} for node in nodes))
 
 
 def _told_of(node: NodeWithScore, before: Hit, hit: Hit, degraded: Sequence[str]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from voicevault_retrievers.llama_index.base import PipelineRetriever
 from voicevault_retrievers.llama_index.channels import is_async
 from voicevault_retrievers.llama_index.citations import check_unnumbered, cited_node, source_hit
 from voicevault_retrievers.llama_index.conversation import History
-from voicevault_retrievers.llama_index.convert import NodeWithProvenance, provenance
+from voicevault_retrievers.llama_index.convert import NodeWithProvenance, passages_of, provenance
 from voicevault_retrievers.llama_index.events import heard
 
 GIVEN = "voicevault_given"
@@ -131,7 +131,7 @@ class NodeSearch:
 
     def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> FoundNodes:
         told = (one for node in nodes for one in sources.skipped(provenance(node) or {}))
-        return FoundNodes(tuple(nodes[: self.k]), sources.failures([*skipped, *told]))
+        return FoundNodes(tuple(passages_of(nodes[: self.k])), sources.failures([*skipped, *told]))
 
 
 async def aretrieved(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:

@@ -25,7 +25,7 @@ from voicevault_retrievers.core.execution.plan import in_thread
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ANY_EMBEDDER, ChannelKind, Chunk, Query, Variant
-from voicevault_retrievers.engines.foreign import Foreign
+from voicevault_retrievers.engines.foreign import Foreign, filter_of
 from voicevault_retrievers.errors import ConfigError, EmbeddingError
 from voicevault_retrievers.llama_index.convert import chunk_of, node_of
 from voicevault_retrievers.llama_index.models import LlamaIndexEmbedder, documents_embedded, query_embedded
@@ -110,8 +110,8 @@ class StoreChannel(Foreign[StoreQuestion, Pushed, StoreResult]):
         space = (store._collection.configuration_json.get("hnsw") or {}).get("space", "l2")
         return 1 + math.log(max(given, sys.float_info.min)) / (2 if space == "l2" else 1)
 
-    def _narrowed(self, where: Filter | None) -> Pushed:
-        return pushed(self.store, where, self.ids)
+    def _narrowed(self, query: Query) -> Pushed:
+        return pushed(self.store, filter_of(query), self.ids)
 
     def _kept(self, found: Sequence[StoreResult], where: Filter | None, k: int) -> Sequence[Match]:
         first: dict[str, StoreResult] = {}  # a store may hold a node twice

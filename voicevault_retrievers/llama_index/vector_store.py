@@ -249,9 +249,8 @@ class HybridVectorStore(BasePydanticVectorStore):
     def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Add nodes with their embeddings in one commit. Returns their ids.
 
-        A node replaces the one with the same id. Where only its embedding differs, a base with its own vectors keeps
-        the old embedding. Raises ConfigError, naming the node, where an embedding is missing or does not fit, or where
-        the node cannot be stored.
+        A node replaces the one with the same id. Raises ConfigError, naming the node, where an embedding is missing or
+        does not fit, or where the node cannot be stored.
         """
         _refuse(kwargs)
         return execute(self._kept.adding(nodes, _HERE))

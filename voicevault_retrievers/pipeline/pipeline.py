@@ -43,7 +43,7 @@ from voicevault_retrievers.pipeline.composition import (
     graph_of,
     reads_history,
 )
-from voicevault_retrievers.pipeline.narrowed import Narrowed
+from voicevault_retrievers.pipeline.narrowed import FixedFilters, HasFilters, Narrowed
 from voicevault_retrievers.rerank import GroupBy, Grouped
 from voicevault_retrievers.rerank.calibration import Confidence, any_hit
 from voicevault_retrievers.rerank.grouping import passages_of
@@ -182,11 +182,23 @@ class Pipeline(Batched):
 
     def hybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """The best of the keyword and vector channels, fused by RRF alone; see `hybrid.hybrid_search`."""
-        return _logged(self._bare(self.admitted(text), top_k))
+        return _logged(self.hybrid_ranking(text, top_k))
 
     async def ahybrid_search(self, text: str | Query, top_k: int = 5) -> Ranking:
         """`hybrid_search` on the running event loop; the same ranking."""
-        return _logged(await self._abare(self.admitted(text), top_k))
+        return _logged(await self.ahybrid_ranking(text, top_k))
+
+    def hybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_search` for a part that reports the failures itself: they are not logged."""
+        asked, failures = self._unblocked(self.admitted(query))
+        found = hybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
+
+    async def ahybrid_ranking(self, query: str | Query, top_k: int) -> Ranking:
+        """`hybrid_ranking` on the running event loop; the same ranking."""
+        asked, failures = await aexecute(off_loop("curation", partial(self._unblocked, self.admitted(query))))
+        found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
+        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
 
     def admitted(self, query: str | Query) -> Query:
         """The query; AccessError where access rights are mandatory and the query has none."""
@@ -197,10 +209,14 @@ class Pipeline(Batched):
 
         Raises ConfigError where the pipeline has a timeout or groups its hits: the outer pipeline does that.
         """
+        return self.narrowed_by(FixedFilters(where, require))
+
+    def narrowed_by(self, filters: HasFilters) -> Channel:
+        """`narrowed` by what an object has as `where` and `require` at each search."""
         for name in ("timeout", "group_by"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"a pipeline that is a channel has no {name}: set it on the pipeline around it")
-        return Narrowed(self.curated, where, require, access=self.access, notes=self.notes)
+        return Narrowed(self.curated, filters, access=self.access, notes=self.notes)
 
     def __rshift__(self, stage: Stage) -> Pipeline:
         """A copy of this pipeline with one more stage."""
@@ -268,16 +284,6 @@ class Pipeline(Batched):
     async def _aended(self, found: tuple[Query, Ranking] | Exception, spans: Sequence[Span]) -> Result:
         return await self._aanswered(self._result(*value_of(found), spans))
 
-    def _bare(self, asked: Query, top_k: int) -> Ranking:
-        asked, failures = self._unblocked(asked)
-        found = hybrid_search(self.channel, asked, top_k, timeout=self.timeout)
-        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
-
-    async def _abare(self, asked: Query, top_k: int) -> Ranking:
-        asked, failures = await aexecute(off_loop("curation", partial(self._unblocked, asked)))
-        found = await ahybrid_search(self.channel, asked, top_k, timeout=self.timeout)
-        return found_under(unblocked(found, asked.blocked), asked.require).failing(*failures)
-
     async def _agraph(self, query: Query) -> tuple[GraphChannel, Query] | None:
         return await aexecute(off_loop("curation", partial(graph_of, self.curated, query)))
 
@@ -289,7 +295,7 @@ class Pipeline(Batched):
         """The FLARE loop for a result, under its query's filters and access rights; None where it does not apply."""
         if self.flare is None or not self.flare.applies(result):
             return None
-        return self.flare.over(_Asking(self, result.query), self.context)
+        return self.flare.over(self, self.context)
 
     def _told(self, result: Result) -> Result:
         """The result. Raises the first error where `on_error` is "raise"; else logs a warning for each cause."""
@@ -351,20 +357,6 @@ class Pipeline(Batched):
 
     def __repr__(self) -> str:
         return f"Pipeline({self.channel!r}, k={self.k})"
-
-
-class _Asking:
-    """A pipeline's hybrid search under the filters and access rights of a query."""
-
-    def __init__(self, pipeline: Pipeline, query: Query) -> None:
-        self._pipeline = pipeline
-        self._query = Query("", where=query.where, require=query.require, reference_date=query.reference_date)
-
-    def hybrid_search(self, text: str, top_k: int) -> Ranking:
-        return self._pipeline._bare(replace(self._query, text=text), top_k)
-
-    async def ahybrid_search(self, text: str, top_k: int) -> Ranking:
-        return await self._pipeline._abare(replace(self._query, text=text), top_k)
 
 
 def _logged(ranking: Ranking) -> Ranking:

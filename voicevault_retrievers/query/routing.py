@@ -267,8 +267,11 @@ def _pattern(*alternatives: str) -> Callable[[str], object]:
 
 def _alone(*alternatives: str) -> Callable[[str], object]:
     """A pattern for short questions only: a long question is no reference, and would cause much backtracking."""
-    search = _pattern(*alternatives)
-    return lambda question: len(question) <= _SHORT and search(question)
+    return partial(_in_short, _pattern(*alternatives))
+
+
+def _in_short(search: Callable[[str], object], question: str) -> object:
+    return len(question) <= _SHORT and search(question)
 
 
 def _reference_alone(question: str) -> bool:

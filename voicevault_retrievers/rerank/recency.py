@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -22,6 +23,10 @@ _ISO = re.compile(
     r"(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)? ?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII | re.IGNORECASE,
 )
+
+
+NOW = partial(datetime.now, timezone.utc)
+"""The clock of a `RecencyRerank`."""
 
 
 class RecencyRerank(Stage):
@@ -47,7 +52,7 @@ class RecencyRerank(Stage):
         *,
         depth: int | None = None,
         name: str = "recency",
-        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        clock: Callable[[], datetime] = NOW,
     ) -> None:
         super().__init__()
         self.weight = number("weight", weight)

@@ -52,8 +52,10 @@ class CalibratedRelevance(Stage):
 class RelevanceThreshold(Stage):
     """Drops hits whose relevance is below `least`, in [0, 1], and those that have none beside others that have one.
 
-    Relevance comes from a stage before it: a cross-encoder with a calibration, or a `CalibratedRelevance`. Raises
-    ConfigError where no hit has any; where a stage has failed, all hits stay, and the result is degraded.
+    Relevance comes from a stage before it: a cross-encoder with a calibration, or a `CalibratedRelevance`. Where that
+    has failed, even in part, hits without a relevance stay, and the result is degraded; where it was sure without
+    reading, all hits stay, and so does a hit that a graph found by the reference in the query. Raises ConfigError where
+    no hit has a relevance otherwise.
     """
 
     name = "relevance_threshold"
@@ -67,17 +69,25 @@ class RelevanceThreshold(Stage):
 
     def refine(self, query: Query, ranking: Ranking) -> Ranking:
         """The hits that are left, in their order."""
-        if not ranking.hits or any(hit.relevance is not None for hit in ranking):
-            kept = (hit for hit in ranking if hit.relevance is not None and hit.relevance >= self.least)
-            return replace(ranking, hits=tuple(kept))
-        if ranking.skipped:
-            said = f"no hit has a relevance, as a stage has failed: those below {self.least:g} were not dropped"
-            return ranking.failing(Failure(self.name, "NoRelevance", said))
-        raise ConfigError(
-            f"no hit has a relevance that a threshold of {self.least:g} could be compared with: add a cross-encoder "
-            "that has a calibration (CALIBRATIONS, or one of fit_calibration), or CalibratedRelevance(fit_relevance("
-            "channel, questions)) behind the fusion"
-        )
+        raters = {vote.stage for hit in ranking for vote in hit.votes if vote.probability is not None}
+        failed = any(one.degrades and (not raters or one.stage in raters) for one in ranking.errors)
+        if not raters and any(one.kind == "Skipped" for one in ranking.errors):
+            return ranking
+        if ranking.hits and not raters and not failed:
+            raise ConfigError(
+                f"no hit has a relevance that a threshold of {self.least:g} could be compared with: add a "
+                "cross-encoder that has a calibration (CALIBRATIONS, or one of fit_calibration), or "
+                "CalibratedRelevance(fit_relevance(channel, questions)) behind the fusion"
+            )
+        kept = tuple(hit for hit in ranking if hit.by_name or self._passes(hit, failed))
+        left = replace(ranking, hits=kept)
+        if not any(hit.relevance is None and not hit.by_name for hit in kept):
+            return left
+        said = f"a stage has failed: hits without a relevance were not dropped below {self.least:g}"
+        return left.failing(Failure(self.name, "NoRelevance", said))
+
+    def _passes(self, hit: Hit, failed: bool) -> bool:
+        return failed if hit.relevance is None else hit.relevance >= self.least
 
     def __repr__(self) -> str:
         return f"RelevanceThreshold({self.least})"

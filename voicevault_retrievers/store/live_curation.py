@@ -366,3 +366,25 @@ def damage(folder: Path) -> str | None:
     except RetrievalError as error:
         return str(error)
     return None
+
+
+@dataclass(frozen=True)
+class LiveGuard:
+    """The `BaseGuard` of a copy of knowledge bases, by what is blocked there at each search."""
+
+    source: CurationSource
+
+    def _now(self) -> BaseGuard:
+        return BaseGuard(tuple(self.source.curations()))
+
+    def is_done(self, query: Query) -> bool:
+        """See `BaseGuard.is_done`."""
+        return self._now().is_done(query)
+
+    def __call__(self, query: Query) -> tuple[Query, Sequence[Failure]]:
+        """See `BaseGuard`."""
+        return self._now()(query)
+
+    def ids(self, blocked: Blocked) -> Set[str]:
+        """See `BaseGuard.ids`."""
+        return self._now().ids(blocked)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeAlias, Union, runtime_checkable
 
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole_or_none
@@ -49,13 +50,17 @@ def parent_store(store: Parents) -> ParentStore:
     if isinstance(store, ParentStore):
         return store
     if isinstance(store, Mapping):
-        return _Asked(lambda ids: {parent_id: store[parent_id] for parent_id in ids if parent_id in store}, "{...}")
+        return _Asked(partial(_held, store), "{...}")
     if isinstance(store, KeepsParents) and callable(store.parents):  # a Path has `parents` too
         return _Asked(store.parents, repr(store))
     raise ConfigError(
         "parents are in a knowledge base, in a mapping of ids to chunks, or in a store with fetch(ids), not in a "
         f"{type(store).__name__}"
     )
+
+
+def _held(store: Mapping[str, Chunk], ids: Sequence[str]) -> Mapping[str, Chunk]:
+    return {parent_id: store[parent_id] for parent_id in ids if parent_id in store}
 
 
 @dataclass(frozen=True)

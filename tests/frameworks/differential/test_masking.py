@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.language_models import BaseChatModel
@@ -28,7 +29,7 @@ from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
-from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 from llama_index_instrumentation import get_dispatcher
 
 from tests.frameworks import llama_index_parts
@@ -37,6 +38,7 @@ from tests.helpers import HashEmbedder
 from voicevault_retrievers import langchain, llama_index
 from voicevault_retrievers.errors import SearchTimeoutError, StageError
 from voicevault_retrievers.langchain.middleware import RetrievalMiddleware
+from voicevault_retrievers.rerank import CallableScorer
 
 CODE = "4711-0815"
 TEXT = f"The pump of the plant opens with the code {CODE}"
@@ -399,3 +401,82 @@ def test_the_cheap_search_masks_as_well() -> None:
     assert sorted(one.page_content for one in masked.hybrid_search(QUESTION, 2)) == ["A lamp is on", SHOWN]
     with pytest.raises(StageError):
         (over() >> MaskingCompressor(way=Way("raises"))).hybrid_search(QUESTION, 2)
+
+
+NAME = "John Smith"
+
+
+class NameMaskingPostprocessor(BaseNodePostprocessor):
+    """Masks text and metadata, as a header is made of."""
+
+    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: Any = None) -> list[NodeWithScore]:
+        for one in nodes:
+            one.node.set_content(one.node.get_content().replace(NAME, "XXXX"))
+            one.node.metadata = {key: str(value).replace(NAME, "XXXX") for key, value in one.node.metadata.items()}
+        return nodes
+
+
+class NameMaskingCompressor(BaseDocumentCompressor):
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
+        return [
+            one.model_copy(
+                update={
+                    "page_content": one.page_content.replace(NAME, "XXXX"),
+                    "metadata": {**one.metadata, "patient": "XXXX"},
+                }
+            )
+            for one in documents
+        ]
+
+
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("context", ["The fever of John Smith is in this ward.", None])
+def test_what_a_header_or_context_says_of_a_masked_node_is_not_read(behind: bool, context: str | None) -> None:
+    prompts: list[str] = []
+
+    def ranks(prompt: str) -> str:
+        prompts.append(prompt)
+        return "[1, 2]"
+
+    parents = {"p": TextNode(id_="p", text=context)} if context else {}
+    above = {NodeRelationship.PARENT: RelatedNodeInfo(node_id="p")} if context else {}
+    nodes = [
+        TextNode(id_="a", text=f"{NAME} has a fever.", metadata={"patient": NAME}, relationships=above),
+        TextNode(id_="b", text="A fever is warm.", metadata={"patient": NAME}),
+    ]
+    parts = [llama_index.ParentExpansionPostprocessor(parents), NameMaskingPostprocessor()]
+    own = llama_index.LLMRerank(ranks)
+    retriever: Any = llama_index.BM25Retriever.from_nodes(nodes)
+    if behind:
+        for part in (*parts, own):
+            retriever = retriever >> part
+        found = retriever.retrieve("fever")
+    else:
+        found = retriever.retrieve("fever")
+        for part in (*parts, own):
+            found = part.postprocess_nodes(found, query_str="fever")
+    assert prompts
+    assert NAME not in repr(prompts)
+    assert not behind or NAME not in repr([llama_index.provenance(node) for node in found])
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_what_a_header_says_of_a_masked_document_is_not_read(behind: bool) -> None:
+    read: list[str] = []
+
+    def score(query: str, passages: Sequence[str]) -> list[float]:
+        read.extend(passages)
+        return [1.0] * len(passages)
+
+    documents = [Document(f"{NAME} has a fever.", id="a", metadata={"patient": NAME})]
+    retriever: Any = langchain.BM25Retriever.from_documents(documents, text_of=["patient"])
+    own = langchain.CrossEncoderReranker(scorer=CallableScorer(score, name="s"))
+    if behind:
+        found = (retriever >> NameMaskingCompressor() >> own).invoke("fever")
+    else:
+        both = DocumentCompressorPipeline(transformers=[NameMaskingCompressor(), own])
+        found = both.compress_documents(retriever.invoke("fever"), "fever")
+    assert read == ["XXXX has a fever."]
+    assert "header" not in found[0].metadata["voicevault"]
+    (kept,) = (retriever >> own).invoke("fever")
+    assert kept.metadata["voicevault"]["header"] == NAME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserList
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -21,6 +22,7 @@ from voicevault_retrievers.core.filters import (
     compile_filter,
     parse,
     says_nothing,
+    scope,
 )
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Query
@@ -201,3 +203,36 @@ def test_the_two_times_of_an_hour_that_the_clock_repeats_are_apart() -> None:
                 == bm25.search(Query("pump", require=where)).ids
                 == (wanted,)
             )
+
+
+@pytest.mark.parametrize("kind", [np.array, list, tuple, lambda numbers: UserList(numbers)])
+def test_long_lists_that_differ_are_different_filters(kind: Any) -> None:
+    own, other = np.arange(1500), np.arange(1500)
+    other[700] = 10_000
+    rights, asked = ({"doc": {"$in": kind(numbers)}} for numbers in (own, other))
+    assert canonical(rights) != canonical(asked)
+    assert canonical(rights) == canonical({"doc": {"$in": own.tolist()}})
+    bm25 = BM25.from_chunks([Chunk(str(at), "pump", metadata={"doc": at}) for at in (1, 700, 10_000)])
+    for name in ("where", "require"):
+        assert set(bm25.search(Query("pump", **{name: rights})).ids) == {"1", "700"}
+        assert set(bm25.search(Query("pump", **{name: asked})).ids) == {"1", "10000"}
+    assert bm25.search(Query("pump", require=scope(rights, asked))).ids == ("1",)
+
+
+WEST, EAST = timezone(timedelta(hours=-5)), timezone(timedelta(hours=5))
+
+
+@pytest.mark.parametrize(
+    ("key", "most", "some"),
+    [
+        ("until", datetime.max.replace(tzinfo=WEST), datetime(2030, 1, 1, tzinfo=WEST)),
+        ("limit", Decimal("Infinity"), Decimal("3.5")),
+    ],
+)
+def test_the_greatest_of_their_kind_are_compared(key: str, most: Any, some: Any) -> None:
+    chunks = [Chunk("some", "pump", metadata={key: some}), Chunk("most", "pump", metadata={key: most})]
+    bm25 = BM25.from_chunks(chunks)
+    assert bm25.search(Query("pump", where={key: {"$gt": some}})).ids == ("most",)
+    assert set(bm25.search(Query("pump", require={key: {"$lte": most}})).ids) == {"some", "most"}
+    assert compile_filter({"at": {"$lt": some if key == "until" else 0}})({"at": -1}) == (key == "limit")
+    assert compile_filter({"at": {"$lt": datetime.max}})({"at": datetime.min.replace(tzinfo=EAST)})

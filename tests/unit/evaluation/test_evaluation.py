@@ -34,6 +34,7 @@ from voicevault_retrievers.evaluation.ablation import _Costs
 from voicevault_retrievers.evaluation.judgements import normalised
 from voicevault_retrievers.evaluation.runs import EvaluationRun
 from voicevault_retrievers.fusion import fuse
+from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.query import RuleExpansion
 from voicevault_retrievers.rerank import PageCap
@@ -256,3 +257,37 @@ def test_every_row_embeds_the_questions_anew() -> None:
     dense.search("one")
     dense.search("one")
     assert asked.count("one") == 3
+
+
+@pytest.mark.parametrize("grade", [1.0, 0.5, 10**12, "1", None])
+def test_a_grade_that_cannot_be_counted_is_refused_before_anything_is_searched(grade: Any) -> None:
+    with pytest.raises(ConfigError, match="the grade of 'x' for question 'q' is a whole number"):
+        ablation({"list": FailingChannel(SearchError("asked"))}, [Judged("q", "q", {"x": grade})])
+
+
+def test_a_grade_of_a_file_is_of_32_bits(tmp_path: Path) -> None:
+    (tmp_path / "qrels.tsv").write_text(f"q\tx\t{2**31}\n")
+    with pytest.raises(ConfigError, match="beyond 32 bits"):
+        load_qrels(tmp_path / "qrels.tsv")
+
+
+def test_a_measure_that_cannot_be_computed_and_two_questions_of_one_id_are_refused() -> None:
+    channel = ListChannel([("a", 2.0), ("b", 1.0)])
+    with pytest.raises(ConfigError, match="Accuracy divides by the irrelevant results"):
+        ablation({"list": channel}, [Judged("q", "q", {"a": 1, "b": 1})], measures=["Accuracy"])
+    with pytest.raises(ConfigError, match="two questions have the id 'q'"):
+        ablation({"list": channel}, [Judged("q", "one", {"a": 1}), Judged("q", "two", {"b": 1})])
+
+
+def test_questions_without_grades_beside_others_are_left_out_and_noted() -> None:
+    told = judge([Judged("q", "x", {"a": 1}), Judged("r", "y", {}, ("pump",))], [Chunk("a", "pump")])
+    assert [question.id for question in told.questions] == ["q"]
+    assert told.notes == ("1 of 2 questions are left out: they have no grades",)
+
+
+def test_a_pipeline_that_groups_is_measured_as_it_groups() -> None:
+    many = [Chunk(f"a{at}", "pump pump", metadata={"source_file": "a"}) for at in range(12)]
+    many.append(Chunk("b", "the pump is in a long sentence", metadata={"source_file": "b"}))
+    pipeline = Pipeline(BM25.from_chunks(many), k=10, group_by="document")
+    report = ablation(steps(pipeline), [Judged("q", "pump", {"b": 1})], measures=["RR@20"])
+    assert [(row.name, row.means["RR@20"]) for row in report.rows] == [("bm25", 1 / 13), ("+ group_by", 1 / 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from voicevault_retrievers.rerank import (
     RelevanceThreshold,
 )
 from voicevault_retrievers.rerank.relevance import is_irrelevant
+from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, build_graph
 
 CHUNKS = [Chunk(f"c{at}", f"pump {'valve ' * at}") for at in range(5)]
 HALF = Calibration(1.0, 0.0)
@@ -85,6 +87,49 @@ def test_where_the_reranker_failed_all_hits_stay_and_the_result_is_degraded() ->
     assert found.ids == ("c0",)
     assert found.errors[-1].degrades
     assert "were not dropped" in found.errors[-1].message
+
+
+def breaking() -> CrossEncoderRerank:
+    """A reranker whose second batch fails; the first four passages are irrelevant."""
+    asked: list[int] = []
+
+    def score(query: str, passages: Any) -> list[float]:
+        asked.append(len(passages))
+        if len(asked) > 1:
+            raise ConnectionError("the server is gone")
+        return [-10.0] * len(passages)
+
+    return CrossEncoderRerank(CallableScorer(score, name="breaks"), batch_size=4, calibration=HALF)
+
+
+def test_hits_that_a_failing_reranker_did_not_reach_stay_and_those_below_the_threshold_go() -> None:
+    chunks = [Chunk(f"c{at:02}", f"pump number {at}") for at in range(10)]
+    every = (BM25.from_chunks(chunks) >> breaking()).search("pump", 10)
+    found = (BM25.from_chunks(chunks) >> breaking() >> RelevanceThreshold(0.3)).search("pump", 10)
+    assert found.ids == tuple(hit.id for hit in every if hit.relevance is None)
+    assert len(found) == 6
+    assert [failure.kind for failure in found.errors] == ["ConnectionError", "NoRelevance"]
+    other = every.failing(Failure("dense", "SearchNotAvailableError", "gone"))
+    of_another = replace(other, errors=other.errors[1:])
+    assert RelevanceThreshold(0.3).refine(Query("pump"), of_another).ids == ()
+
+
+def test_where_the_reranker_was_sure_without_reading_all_hits_stay_undegraded() -> None:
+    chunks = [Chunk("x", "Reset the pump with the green key, ERR_2043."), *CHUNKS[1:]]
+    sure = CrossEncoderRerank(CallableScorer(lambda q, found: [-9.0] * len(found), name="s"), sure=1, calibration=HALF)
+    found = (BM25.from_chunks(chunks) >> sure >> RelevanceThreshold(0.3)).search("pump green key ERR_2043", 3)
+    assert found.ids[0] == "x"
+    assert len(found) == 3
+    assert found.skipped == ()
+
+
+def test_what_a_graph_finds_by_name_stays_below_the_threshold() -> None:
+    graph = EmbeddedGraph()
+    build_graph([Chunk("c420", "Section 420. Cheating, see section 415.", metadata={"act": "IPC"})], graph)
+    low = CrossEncoderRerank(CallableScorer(lambda q, found: [-9.0] * len(found), name="low"), calibration=HALF)
+    found = (GraphChannel(graph) >> low >> RelevanceThreshold(0.3)).search("What is Section 420 IPC?")
+    assert found.ids == ("c420",)
+    assert found.errors == ()
 
 
 def test_a_fusion_is_calibrated_on_judgements() -> None:

@@ -395,3 +395,18 @@ def test_a_walk_from_chunks_passes_other_chunks_of_the_same_section() -> None:
     parts = [Entry(Chunk(name), (Link("is", "section:1:a"),)) for name in ("one", "two")]
     found = run(EmbeddedGraph(parts), Walk(1, 0.5, 10).from_({"chunk:one": Reached(1.0, ("one",))}))
     assert found == {"two": Reached(0.5, ("one", "is", "section 1 a", "is", "two"))}
+
+
+async def test_a_direct_answer_is_under_the_rights_of_the_query_and_of_the_call() -> None:
+    graph = EmbeddedGraph()
+    build_graph([Chunk("c420", "Section 420. Secret.", metadata={"act": "IPC", "acl": "a", "open": True})], graph)
+    channel, asked = GraphChannel(graph), "Section 420 IPC"
+    cases: list[tuple[Any, Any, bool]] = [
+        (None, None, True), (None, {"acl": "a"}, True), (None, {"acl": "b"}, False),
+        ({"acl": "a"}, {"open": True}, True), ({"acl": "a"}, {"open": False}, False),
+        ({"acl": "b"}, {"open": True}, False), ({"acl": "a"}, {}, False),
+    ]  # fmt: skip
+    for own, rights, found in cases:
+        query = Query(asked, require=own)
+        assert (channel.kg_direct_query(query, require=rights) is not None) == found
+        assert (await channel.akg_direct_query(query, require=rights) is not None) == found

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import iscoroutinefunction
 from typing import Any, Literal, TypeAlias
 
 from voicevault_retrievers._support.checks import flag, number, seconds_or_none, whole
 from voicevault_retrievers.answers.builder import ContextBuilder
 from voicevault_retrievers.answers.flare.loop import AnswerState, AnswerWriting, Plan, Signal
-from voicevault_retrievers.answers.flare.steps import SearchFunctions, Timeouts, atexts, texts
+from voicevault_retrievers.answers.flare.steps import Timeouts, atexts, texts
 from voicevault_retrievers.answers.flare.writers import Segment, TextWriter, as_writer
-from voicevault_retrievers.core.channel import Channel
+from voicevault_retrievers.answers.searching import SentenceSearch, check_search, sentence_search
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, Result, Route, as_query
-from voicevault_retrievers.errors import ConfigError, FLAREError, unknown
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.models.generation import filled
+from voicevault_retrievers.rerank.grouping import passages_of
 
 Found: TypeAlias = Result | Ranking | Sequence[Hit]
 THRESHOLD = 0.4
@@ -151,15 +151,16 @@ class Flare:
         self.formulate = formulate
         self.timeout = seconds_or_none("timeout", timeout)
         self.enabled = flag("enabled", enabled)
-        self._searching = None if search is None else _searching(search, self.top_k)
+        if search is not None:
+            check_search(search)
         self._waiting = Timeouts(self.writer, self.timeout)
         self._known: list[Signal] = []
 
     def over(self, search: Any, context: ContextBuilder | None = None) -> Flare:
         """A copy that searches something else, optionally with another context builder."""
+        check_search(search)
         twin = copy.copy(self)
         twin.search = search
-        twin._searching = _searching(search, self.top_k)
         twin.context = context or self.context
         return twin
 
@@ -201,13 +202,13 @@ class Flare:
 
     def _extended(self, result: Result, answer: FlareAnswer, began: float) -> Result:
         query = result.query
-        build = partial(self.context.build, answer.hits, query.history, max_tokens=query.max_context_tokens)
+        passages, budget = passages_of(answer.hits), query.max_context_tokens
         return replace(
             result,
             ranking=replace(result.ranking, hits=answer.hits).failing(*answer.errors),
             flare_retrievals=answer.retrievals,
             answer=answer.text,
-            build_context=build,
+            build_context=partial(self.context.build, passages, query.history, max_tokens=budget),
             timings={**result.timings, "flare": time.monotonic() - began},
         )
 
@@ -219,8 +220,8 @@ class Flare:
         state, writing, searching = self._begun(question, found)
         return AsyncFlareStream(state, atexts(writing.run(), self._waiting, searching, streams=streams))
 
-    def _begun(self, question: str | Query, found: Found) -> tuple[AnswerState, AnswerWriting, SearchFunctions]:
-        if self._searching is None:
+    def _begun(self, question: str | Query, found: Found) -> tuple[AnswerState, AnswerWriting, SentenceSearch]:
+        if self.search is None:
             raise ConfigError("Flare has nothing to search: give search=..., such as a pipeline, or use over(search)")
         query = _asked(question, found)
         state = AnswerState(_hits_of(found))
@@ -232,7 +233,8 @@ class Flare:
             self.max_segments,
             self.formulate,
         )
-        return state, AnswerWriting(plan, state, self._signal(), self._known.append), self._searching
+        searching = sentence_search(self.search, query, state.hits, self.top_k)
+        return state, AnswerWriting(plan, state, self._signal(), self._known.append), searching
 
     def _signal(self) -> Signal | None:
         """The source of doubt; None where the first answer is to show it."""
@@ -241,7 +243,7 @@ class Flare:
         return "marks" if isinstance(self.writer, TextWriter) else next(iter(self._known), None)
 
     def _prompt(self, query: Query, hits: Sequence[Hit], answer: str, marks: bool) -> str:
-        context = self.context.build(hits, query.history, max_tokens=query.max_context_tokens)
+        context = self.context.build(passages_of(hits), query.history, max_tokens=query.max_context_tokens)
         return filled(
             PROMPT,
             instruction=self.context.instruction if self.instruction is None else self.instruction,
@@ -277,26 +279,3 @@ def _hits_of(found: Found) -> list[Hit]:
         if not isinstance(hit, Hit):
             raise ConfigError(f"found is a Result, a Ranking or hits, not {type(hit).__name__}s")
     return hits
-
-
-def _searching(search: Any, top_k: int) -> SearchFunctions:
-    if isinstance(search, Channel):
-        return SearchFunctions(lambda text: search.search(text, top_k), lambda text: search.asearch(text, top_k))
-    both: tuple[Callable[..., Any], Callable[..., Any] | None]
-    if callable(getattr(search, "hybrid_search", None)):
-        both = search.hybrid_search, getattr(search, "ahybrid_search", None)
-    elif callable(search):
-        both = (_sync_refused, search) if iscoroutinefunction(search) else (search, None)
-    else:
-        raise ConfigError(
-            "search is a channel, has hybrid_search(text, top_k), or is a function of these, not a "
-            f"{type(search).__name__}"
-        )
-    sync, coroutine = both
-    return SearchFunctions(
-        lambda text: sync(text, top_k), None if coroutine is None else lambda text: coroutine(text, top_k)
-    )
-
-
-def _sync_refused(text: str, top_k: int) -> Any:
-    raise FLAREError("this search is async alone: use aanswer or astream")

@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeAlias
 from voicevault_retrievers.answers.flare.drafts import Draft, Drafted
 from voicevault_retrievers.answers.flare.steps import Begin, NextPart, SearchFor, Settled, Steps, StopReading
 from voicevault_retrievers.answers.flare.writers import Segment
-from voicevault_retrievers.core.types import Failure, Hit, Ranking, Vote
-from voicevault_retrievers.errors import FLAREError, RetrievalError, told
+from voicevault_retrievers.core.types import Failure, Hit, Vote
+from voicevault_retrievers.errors import FLAREError, told
 from voicevault_retrievers.models.generation import aloud, filled
 from voicevault_retrievers.query.follow_up import content_words
 from voicevault_retrievers.query.model import wordings_of
+from voicevault_retrievers.rerank.grouping import passages_of
 
 STAGE = "flare"
 Signal: TypeAlias = Literal["tokens", "marks"]
@@ -159,15 +160,13 @@ class AnswerWriting:
         """The new chunks; none where the search fails."""
         self.state.retrievals += 1
         outcome = yield SearchFor(query)
-        try:
-            hits, errors = _hits(outcome)
-        except RetrievalError as error:
-            self.state.failed(error)
+        if isinstance(outcome, Exception):
+            self.state.failed(FLAREError(f"the search failed: {told(outcome)}"))
             return []
-        self.state.errors += [failure.within(STAGE) for failure in errors if failure not in self.state.errors]
-        known = {hit.id for hit in self.state.hits}
+        self.state.errors += [failure.within(STAGE) for failure in outcome.errors if failure not in self.state.errors]
+        known = {hit.id for hit in passages_of(self.state.hits)}
         fresh: dict[str, Hit] = {}
-        for rank, hit in enumerate(hits, 1):
+        for rank, hit in enumerate(outcome, 1):
             if hit.id not in known:
                 voted = hit.voted(Vote(STAGE, rank, hit.score, query=query))
                 fresh.setdefault(hit.id, replace(voted, score=None))
@@ -205,12 +204,3 @@ class _Source:
             part = yield from self.read()
             if isinstance(part, Exception):
                 return part
-
-
-def _hits(outcome: Any) -> tuple[Sequence[Hit], Sequence[Failure]]:
-    if isinstance(outcome, Exception):
-        raise FLAREError(f"the search failed: {told(outcome)}") from outcome
-    hits = outcome.hits if isinstance(outcome, Ranking) else outcome
-    if not isinstance(hits, list | tuple) or not all(isinstance(hit, Hit) for hit in hits):
-        raise FLAREError(f"a search gives a Ranking or a list of hits, not a {type(outcome).__name__}")
-    return hits, outcome.errors if isinstance(outcome, Ranking) else ()

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from voicevault_retrievers.answers.flare.writers import Writer, aparts, checked, parts
+from voicevault_retrievers.answers.searching import SentenceSearch
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan, value_of
 from voicevault_retrievers.models.generation import Written
@@ -52,13 +53,6 @@ Step: TypeAlias = Begin | NextPart | StopReading | SearchFor | Settled
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
-class SearchFunctions(NamedTuple):
-    """The search as a function of a text, and its async variant, if any."""
-
-    search: Callable[[str], Any]
-    asearch: Callable[[str], Awaitable[Any]] | None = None
-
-
 class Timeouts:
     """The writer, and the timeout of its calls and of searches, in seconds; None waits."""
 
@@ -77,7 +71,7 @@ class Timeouts:
         return [outcome]
 
 
-def texts(steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, streams: bool) -> Iterator[str]:
+def texts(steps: Steps[None], waiting: Timeouts, searching: SentenceSearch, *, streams: bool) -> Iterator[str]:
     """Run the steps in this thread; yields the final texts as they come."""
     opened: list[_Source] = []
 
@@ -112,7 +106,7 @@ def texts(steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, 
 
 
 async def atexts(
-    steps: Steps[None], waiting: Timeouts, searching: SearchFunctions, *, streams: bool
+    steps: Steps[None], waiting: Timeouts, searching: SentenceSearch, *, streams: bool
 ) -> AsyncIterator[str]:
     """`texts` on the running event loop."""
     opened: list[_Source | _AsyncSource] = []

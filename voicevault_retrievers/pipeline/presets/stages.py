@@ -61,7 +61,9 @@ class PresetContext:
 class Awaiting(Stage):
     """A stage that is built with the preset's pipeline, because it needs the base, a store or the language model."""
 
-    def __init__(self, name: str, made: Callable[[PresetContext], Stage], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, made: Callable[[PresetContext, Mapping[str, Any]], Stage], options: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self.name = name
         self.made = made
@@ -73,7 +75,7 @@ class Awaiting(Stage):
 
     def given(self, around: PresetContext) -> Stage:
         """The stage itself; ConfigError where the context lacks what it needs."""
-        return self.made(around)
+        return self.made(around, self.options)
 
     def __repr__(self) -> str:
         return self.name
@@ -103,10 +105,11 @@ def _llm_rerank(options: dict[str, Any]) -> Stage:
         return LLMRerank(served, **options)
     LLMRerank(CallableTextModel(str), **options)  # raises for wrong options
 
-    def over(around: PresetContext) -> Stage:
-        return LLMRerank(given_model("llm_rerank", around.llm), **options)
+    return Awaiting("llm_rerank", _given_llm_rerank, options)
 
-    return Awaiting("llm_rerank", over, options)
+
+def _given_llm_rerank(around: PresetContext, options: Mapping[str, Any]) -> Stage:
+    return LLMRerank(given_model("llm_rerank", around.llm), **options)
 
 
 def _parents(options: dict[str, Any]) -> Stage:
@@ -118,12 +121,13 @@ def _parents(options: dict[str, Any]) -> Stage:
         waits = {} if options.get("timeout") is None else {"timeout": options["timeout"]}
         return ParentExpansion(parent_store(store, **key, **waits) if isinstance(store, str) else store, **options)
 
-    def over(around: PresetContext) -> Stage:
-        if around.parents is None:
-            return _BaseParents(_from_base("parents", around), **options)
-        return ParentExpansion(around.parents, **options)
+    return Awaiting("parents", _given_parents, options)
 
-    return Awaiting("parents", over, options)
+
+def _given_parents(around: PresetContext, options: Mapping[str, Any]) -> Stage:
+    if around.parents is None:
+        return _BaseParents(_from_base("parents", around), **options)
+    return ParentExpansion(around.parents, **options)
 
 
 @runtime_checkable
@@ -152,19 +156,24 @@ class _BaseParents(ParentExpansion):
 
 
 def _graph_expansion(options: dict[str, Any]) -> Stage:
-    said, store = dict(options), options.pop("store", None)
-    hops = {"depth": options.pop("hops")} if "hops" in options else {}
-    GraphExpansion(EmbeddedGraph(), **options, **hops)
-    if store is not None:
-        return GraphExpansion(opened_graph({**options, "store": store}), **options, **hops)
+    store, given = options.get("store"), _graph_options(options)
+    GraphExpansion(EmbeddedGraph(), **given)
+    if store is None:
+        return Awaiting("graph_expansion", _given_graph_expansion, options)
+    opening = {key: value for key, value in options.items() if key != "hops"}
+    return GraphExpansion(opened_graph(opening), **given)
 
-    def over(around: PresetContext) -> Stage:
-        graph = around.graph
-        if graph is None:
-            graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
-        return GraphExpansion(graph, **options, **hops)
 
-    return Awaiting("graph_expansion", over, said)
+def _given_graph_expansion(around: PresetContext, options: Mapping[str, Any]) -> Stage:
+    graph = around.graph
+    if graph is None:
+        graph = channel_of(_from_base("graph_expansion", around, "graph"), "references", {})
+    return GraphExpansion(graph, **_graph_options(options))
+
+
+def _graph_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a GraphExpansion, in which `hops` is the depth."""
+    return {"depth" if key == "hops" else key: value for key, value in options.items() if key != "store"}
 
 
 def _from_base(stage: str, around: PresetContext, given: str = "") -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -12,7 +13,7 @@ from voicevault_retrievers._support.checks import number, whole
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.core.execution.steps import Steps
-from voicevault_retrievers.core.filters import Filter, compile_filter
+from voicevault_retrievers.core.filters import Filter, compile_filter, scope
 from voicevault_retrievers.core.leaf import LeafChannel, Match, guarding
 from voicevault_retrievers.core.types import Failure, Query, Variant, as_query
 from voicevault_retrievers.errors import ConfigError, RetrievalError, safe_message
@@ -90,7 +91,7 @@ class GraphChannel(LeafChannel):
     def kg_direct_query(self, text: str | Query, *, require: Filter | None = None) -> dict[str, Any] | None:
         """As `direct`, but also None where the graph cannot be queried, which is logged as a warning.
 
-        `require` are access rights, for a query without rights of its own.
+        `require` are access rights beside those of the query.
         """
         try:
             return self.direct(_asked(text, require))
@@ -208,4 +209,5 @@ def checked_decay(decay: float) -> float:
 
 
 def _asked(text: str | Query, require: Filter | None) -> Query:
-    return text if isinstance(text, Query) else Query(text, require=require)
+    asked = as_query(text)
+    return replace(asked, require=scope(asked.require, require))

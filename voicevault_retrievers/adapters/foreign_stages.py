@@ -91,7 +91,7 @@ def own_stage(part: object) -> Stage | None:
 
 
 def changing(part: object) -> list[Any]:
-    """The values that decide whether a component must be converted again: its current stage, and `own_stage`'s."""
+    """The values that decide whether a component must be converted again: its stage, and the options around it."""
     return [getattr(part, name, None) for name in ("stage", "top_n", "on_error", "text_of")]
 
 

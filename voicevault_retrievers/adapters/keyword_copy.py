@@ -82,9 +82,9 @@ class KeywordCopy(BM25):
     ) -> KeywordCopy:
         """A copy of the chunks that the source lists now; `options` are those of `BM25`."""
         searched = [chunk for chunk in chunks if not chunk.is_parent]
-        copy: KeywordCopy = cls.from_chunks(searched, analyzer, source=source.followed(searched), **options)  # type: ignore[assignment]
-        copy.guard = LiveGuard(source.curated) if isinstance(source.curated, CurationSource) else None
-        return copy
+        made: KeywordCopy = cls.from_chunks(searched, analyzer, source=source.followed(searched), **options)  # type: ignore[assignment]
+        made.guard = LiveGuard(source.curated) if isinstance(source.curated, CurationSource) else None
+        return made
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         if self.source.get is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from voicevault_retrievers._support.checks import seconds_or_none, whole
 from voicevault_retrievers.answers.citations import Marker, ResolvedAnswer, resolve_citations
 from voicevault_retrievers.answers.flare.drafts import sentences
-from voicevault_retrievers.answers.searching import check_search, sentence_search
+from voicevault_retrievers.answers.searching import SentenceSearch, check_search, sentence_search
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.protocols import Scorer
@@ -123,10 +123,10 @@ class _Checking:
         claims = list(_claims(resolved))
         if not claims:
             return ()
-        rerank = self._rerank()
+        rerank, searching = self._rerank(), sentence_search(self.search, Query(""), self.hits.values(), self.top_k)
         cited = yield tuple(self._read(rerank, claim, self._cited(claim)) for claim in claims)
         open_ = [at for at, found in enumerate(cited) if not self._supports(_best(found))]
-        found = yield tuple(self._searched(rerank, claims[at]) for at in open_)
+        found = yield tuple(self._searched(rerank, searching, claims[at]) for at in open_)
         others = dict(zip(open_, found, strict=True))
         return tuple(self._checked(claim, cited[at], others.get(at)) for at, claim in enumerate(claims))
 
@@ -147,8 +147,8 @@ class _Checking:
         ranking = yield from rerank.plan(Query(claim.statement), Ranking(tuple(plain)))
         return _Read(rerank.name, ranking)
 
-    def _searched(self, rerank: CrossEncoderRerank, claim: Claim) -> Plan[Any]:
-        run, arun = sentence_search(self.search, Query(""), self.hits.values(), self.top_k)
+    def _searched(self, rerank: CrossEncoderRerank, searching: SentenceSearch, claim: Claim) -> Plan[Any]:
+        run, arun = searching
         call = Call(
             STAGE,
             partial(run, claim.statement),

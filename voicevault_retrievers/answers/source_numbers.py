@@ -111,12 +111,6 @@ def failures(told: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one[:SAID] for one in told))
 
 
-def skipped(provenance: Mapping[str, Any]) -> list[str]:
-    """The failures in a hit's provenance, which may have been written by anyone."""
-    told = provenance.get("degraded")
-    return [one for one in told if isinstance(one, str)] if isinstance(told, list) else []
-
-
 def mentioned(text: str) -> list[int]:
     """The numbers in a text's markers."""
     return [int(number) for numbers in _MENTIONED.findall(text) for number in _NUMBER.findall(numbers)]

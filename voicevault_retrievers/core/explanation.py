@@ -62,12 +62,13 @@ def _passage(group: Hit, passage: Hit) -> dict[str, Any]:
 
 
 class PassageText(NamedTuple):
-    """A passage of a group, as a model reads it in the group's text."""
+    """A passage of a group, as a model reads it in the group's text, with its provenance."""
 
     id: str
     text: str
     score: float | None
-    metadata: Mapping[str, Any]
+    metadata: dict[str, Any]
+    told: dict[str, Any]
 
 
 def passages_in(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any]) -> list[PassageText]:
@@ -80,18 +81,13 @@ def passages_in(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any])
         return []
     known = [one for one in entries if isinstance(one, Mapping) and isinstance(one.get("start"), int)]
     by_start = {one["start"]: one for one in reversed(known)}
-    starts = sorted(by_start)
+    starts, own_told = sorted(by_start), {key: told[key] for key in told if key not in ("passages", *_OF_TEXT)}
     found = []
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         one = by_start[start]
         own = {key: value for key, value in {**metadata, **one.get("metadata", {})}.items() if value is not None}
-        found.append(PassageText(str(one.get("id")), text[start:end].rstrip(), finite(one.get("score")), own))
+        found.append(PassageText(str(one.get("id")), text[start:end].rstrip(), finite(one.get("score")), own, own_told))
     return found if len(found) > 1 else []
-
-
-def without_passages(told: Mapping[str, Any]) -> dict[str, Any]:
-    """The provenance of a group for one of its passages."""
-    return {key: value for key, value in told.items() if key not in ("passages", *_OF_TEXT)}
 
 
 def stage_entry(vote: Vote) -> dict[str, Any]:

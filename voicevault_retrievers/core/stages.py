@@ -206,6 +206,11 @@ def failures_since(given: Ranking, ranking: Ranking) -> list[Failure]:
     return [failure for failure in ranking.errors if failure not in given.errors]
 
 
+def skipped_since(given: Ranking, ranking: Ranking) -> list[str]:
+    """`failures_since` that may have cost hits or changed their order, as text."""
+    return [str(failure) for failure in failures_since(given, ranking) if failure.degrades]
+
+
 def place_id(at: int, own: str | None) -> str:
     """An id made of a place and the own id of the hit there, if it has one."""
     return f"{at:0{_PLACE_DIGITS}d}:{own or ''}"

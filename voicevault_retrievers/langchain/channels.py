@@ -49,7 +49,15 @@ from voicevault_retrievers.langchain.retriever_options import (
     rights_and_filter,
     takes_k,
 )
-from voicevault_retrievers.langchain.stores import has_relevance, id_in, id_key_of, identified, kinds_of, pushed
+from voicevault_retrievers.langchain.stores import (
+    has_relevance,
+    id_in,
+    id_key_of,
+    identified,
+    is_hybrid,
+    kinds_of,
+    pushed,
+)
 
 _Given: TypeAlias = tuple[Document, float | None]
 
@@ -357,16 +365,12 @@ def _scores(store: VectorStore) -> bool:
 
 def _has_similarities(store: VectorStore) -> bool:
     """Whether a store's scores are known to be higher for the better: InMemoryVectorStore defines no relevance."""
-    return type(store) is InMemoryVectorStore or _is_own(store)
+    return type(store) is InMemoryVectorStore or is_hybrid(store)
 
 
 def _rights(store: VectorStore, search_kwargs: Mapping[str, Any]) -> Filter | None:
     """The access rights of a store of this package, and of a search of it."""
-    return scope(getattr(store, "require", None), search_kwargs.get("require")) if _is_own(store) else None
-
-
-def _is_own(store: VectorStore) -> bool:
-    return "voicevault_retrievers.HybridStore" in kinds_of(store)
+    return scope(getattr(store, "require", None), search_kwargs.get("require")) if is_hybrid(store) else None
 
 
 def _takes_rights(store: VectorStore) -> bool:

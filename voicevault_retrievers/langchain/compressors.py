@@ -18,7 +18,7 @@ from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan
 from voicevault_retrievers.core.explanation import after_stage, failures_in
-from voicevault_retrievers.core.stages import ByPlace, failures_since, place_id, place_of, settled
+from voicevault_retrievers.core.stages import ByPlace, place_id, place_of, settled, skipped_since
 from voicevault_retrievers.core.types import Failure, Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.convert import PROVENANCE, SCORE, TextOf, hit_of, told_of, write_provenance
@@ -118,7 +118,7 @@ class StageCompressor(Checked[Stage], BaseDocumentCompressor):
 
     def _told(self, documents: Sequence[Document], given: Ranking, ranking: Ranking) -> list[Document]:
         before = {hit.id: hit for hit in given}
-        degraded = [str(failure) for failure in failures_since(given, ranking) if failure.degrades]
+        degraded = skipped_since(given, ranking)
         found = [_annotated(documents[place_of(hit.id)], before[hit.id], hit, degraded) for hit in ranking]
         if all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking):
             return found  # the stage kept the order: documents keep their scores, even scores of another order

@@ -20,7 +20,6 @@ from voicevault_retrievers.core.explanation import (
     rights_in,
     sealed,
     votes_of,
-    without_passages,
 )
 from voicevault_retrievers.core.queries import turns_from
 from voicevault_retrievers.core.types import Chunk, Hit
@@ -44,16 +43,26 @@ def chunk_of(document: Document, text_of: TextOf = None) -> Chunk:
     wrote is left out. Where a search replaced the text by a wider context, the chunk has the text that was found.
     Raises ConfigError for anything that is not a Document.
     """
+    return _chunk(document, *_read(document), text_of)
+
+
+def _read(document: Document) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """A document's own metadata, and its provenance as far as that still holds."""
     if not isinstance(document, Document):
         raise ConfigError(f"expected a LangChain Document, not {type(document).__name__}")
     metadata = _own(document)
-    told = current(told_of(document), document.page_content, metadata)
+    return metadata, current(told_of(document), document.page_content, metadata)
+
+
+def _chunk(
+    document: Document, metadata: Mapping[str, Any], told: Mapping[str, Any], text_of: TextOf, own_id: str | None = None
+) -> Chunk:
     parent, text, kb = told.get("parent_id", metadata.get("parent_id")), told.get("text"), told.get("kb")
     return Chunk(
-        document.id or _digest(document.page_content, metadata),
+        own_id or document.id or _digest(document.page_content, metadata),
         text if isinstance(text, str) else document.page_content,
         parent_id=str(parent) if isinstance(parent, str | int) else None,
-        metadata=copy.deepcopy(metadata),
+        metadata=copy.deepcopy(dict(metadata)),
         kb=kb if isinstance(kb, str) else "",
         header=str(told.get("header", "")) if text_of is None else _header(document, text_of),
     )
@@ -93,8 +102,8 @@ def hit_of(document: Document, chunk_id: str | None = None, text_of: TextOf = No
     `chunk_id` replaces the document's own id; `text_of` is as of `chunk_of`. Provenance that is not in the form that
     `document_of` writes, as in a document of another package, is ignored.
     """
-    chunk = chunk_of(document if chunk_id is None else document.model_copy(update={"id": chunk_id}), text_of)
-    told = current(told_of(document), document.page_content, chunk.metadata)
+    metadata, told = _read(document)
+    chunk = _chunk(document, metadata, told, text_of, chunk_id)
     over = told.get("over_budget") is True
     read = isinstance(told.get("text"), str) and (document.page_content or not over)
     context = document.page_content if read else None
@@ -138,14 +147,14 @@ def passages_of(documents: Iterable[Document]) -> list[Document]:
     for document in documents:
         told = told_of(document) if isinstance(document, Document) else {}
         passages = passages_in(told, document.page_content, _own(document)) if "passages" in told else []
-        found += [_passage(one, told) for one in passages] or [document]
+        found += map(_passage, passages) if passages else [document]
     return found
 
 
-def _passage(passage: PassageText, told: Mapping[str, Any]) -> Document:
-    metadata = copy.deepcopy({**passage.metadata, PROVENANCE: without_passages(told)})
+def _passage(passage: PassageText) -> Document:
     scored = {} if passage.score is None else {SCORE: passage.score}
-    return Document(page_content=passage.text, id=passage.id, metadata={**metadata, **scored})
+    metadata = copy.deepcopy({**passage.metadata, PROVENANCE: passage.told, **scored})
+    return Document(page_content=passage.text, id=passage.id, metadata=metadata)
 
 
 def flatten_provenance(documents: Iterable[Document]) -> list[Document]:

@@ -78,7 +78,7 @@ def copied(
     if wanted is None and _docstore(store) is not None:
         by_key = _ByKey(store, text_of)
         return CopiedIndex(name, store, listed, by_key.get, by_key.held if by_key.has_ids else None), chunks
-    curated = getattr(store, "base", None) if "voicevault_retrievers.HybridStore" in kinds_of(store) else None
+    curated = getattr(store, "base", None) if is_hybrid(store) else None
     return CopiedIndex(name, store, listed, partial(_chunks, store, text_of), curated=curated), chunks
 
 
@@ -272,6 +272,11 @@ _OPTIONS: dict[str, Callable[[Any, Filter], dict[str, Any]]] = {
     "langchain_qdrant.QdrantVectorStore": _qdrant,
 }
 """By exact package and class: a subclass may search with a filter of its own, which this one would replace."""
+
+
+def is_hybrid(store: VectorStore) -> bool:
+    """Whether a store is a HybridStore."""
+    return "voicevault_retrievers.HybridStore" in kinds_of(store)
 
 
 def has_relevance(store: VectorStore) -> bool:

@@ -31,6 +31,7 @@ from voicevault_retrievers.answers.tool_input import (
     search_input,
 )
 from voicevault_retrievers.core.channel import check_k
+from voicevault_retrievers.core.explanation import degraded_in
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Citation
 from voicevault_retrievers.errors import ConfigError
@@ -119,7 +120,7 @@ class DocumentSearch:
         ranks = numbers_of(documents)
         best = sorted(ranks)[: self.k]
         kept = (document for rank, document in zip(ranks, documents, strict=True) if rank in best)
-        told = (one for document in documents for one in sources.skipped(told_of(document)))
+        told = (one for document in documents for one in degraded_in(told_of(document)))
         return FoundDocuments(tuple(passages_of(kept)), sources.failures([*heard.degraded, *told]))
 
 

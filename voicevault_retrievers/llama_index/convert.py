@@ -42,7 +42,6 @@ from voicevault_retrievers.core.explanation import (
     rights_in,
     sealed,
     votes_of,
-    without_passages,
 )
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Hit, Query, Variant, as_query
@@ -315,17 +314,17 @@ def passages_of(nodes: Iterable[NodeWithScore]) -> list[NodeWithScore]:
     for group in nodes:
         told, node = provenance(group) or {}, group.node
         passages = passages_in(told, node.get_content(metadata_mode=MetadataMode.NONE), node.metadata)
-        found += [_passage(node, one, told) for one in passages] or [group]
+        found += [_passage(node, one) for one in passages] or [group]
     return found
 
 
-def _passage(node: BaseNode, passage: PassageText, told: Mapping[str, Any]) -> NodeWithProvenance:
+def _passage(node: BaseNode, passage: PassageText) -> NodeWithProvenance:
     twin = _copied(node, passage.metadata)
     twin.id_ = passage.id
     twin.set_content(passage.text)
     if isinstance(twin, TextNode):
         twin.start_char_idx = twin.end_char_idx = None
-    return explained(twin, passage.score, without_passages(told))
+    return explained(twin, passage.score, passage.told)
 
 
 def hit_of(node_with_score: NodeWithScore, chunk_id: str | None = None) -> Hit:

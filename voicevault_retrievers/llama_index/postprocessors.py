@@ -21,7 +21,7 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.explanation import after_stage, failures_in, finite
 from voicevault_retrievers.core.protocols import Scorer
-from voicevault_retrievers.core.stages import failures_since, place_id, place_of, settled
+from voicevault_retrievers.core.stages import place_id, place_of, settled, skipped_since
 from voicevault_retrievers.core.types import Hit, Query, Ranking, in_order
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.base import PipelineRetriever
@@ -164,7 +164,7 @@ class StagePostprocessor(CheckedPostprocessor):
 
     def _told(self, nodes: Sequence[NodeWithScore], given: Ranking, ranking: Ranking) -> list[NodeWithScore]:
         before = {hit.id: hit for hit in given}
-        degraded = [str(failure) for failure in failures_since(given, ranking) if failure.degrades]
+        degraded = skipped_since(given, ranking)
         # Where the stage kept the order, nodes keep their scores, even scores of another order.
         kept = all((hit.votes, hit.score) == (before[hit.id].votes, before[hit.id].score) for hit in ranking)
         found: list[NodeWithScore] = []

@@ -22,6 +22,7 @@ from voicevault_retrievers.answers import source_numbers as sources
 from voicevault_retrievers.core.channel import check_k
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.explanation import degraded_in
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Citation, Hit
 from voicevault_retrievers.errors import ConfigError
@@ -130,7 +131,7 @@ class NodeSearch:
         return retriever, ()
 
     def _found(self, nodes: Sequence[NodeWithScore], skipped: Sequence[str]) -> FoundNodes:
-        told = (one for node in nodes for one in sources.skipped(provenance(node) or {}))
+        told = (one for node in nodes for one in degraded_in(provenance(node) or {}))
         return FoundNodes(tuple(passages_of(nodes[: self.k])), sources.failures([*skipped, *told]))
 
 

@@ -18,9 +18,9 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
 from voicevault_retrievers.answers import ContextBuilder
-from voicevault_retrievers.answers.source_numbers import skipped
 from voicevault_retrievers.core.execution.driver import aexecute
 from voicevault_retrievers.core.execution.plan import in_thread
+from voicevault_retrievers.core.explanation import degraded_in
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.citations import CitedNodes, sources_of
 from voicevault_retrievers.llama_index.convert import provenance
@@ -181,7 +181,7 @@ def _awaits(llm: LLM, streaming: bool) -> bool:
 
 def _missing(sources: CitedNodes, nodes: Sequence[NodeWithScore]) -> dict[str, list[str]]:
     """The failures of the search, and the ids of the nodes that the model did not read, or not in full."""
-    told = [*getattr(nodes, "degraded", ()), *(one for node in nodes for one in skipped(provenance(node) or {}))]
+    told = [*getattr(nodes, "degraded", ()), *(one for node in nodes for one in degraded_in(provenance(node) or {}))]
     missing = {"degraded": list(dict.fromkeys(told)), "over_budget": list(sources.context.over_budget)}
     return {name: found for name, found in missing.items() if found}
 

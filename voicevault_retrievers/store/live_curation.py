@@ -368,14 +368,18 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
 class LiveGuard:
-    """The `BaseGuard` of a copy of knowledge bases, by what is blocked there at each search."""
+    """The `BaseGuard` of a copy of knowledge bases, which is made anew where these have changed."""
 
-    source: CurationSource
+    def __init__(self, source: CurationSource) -> None:
+        self.source = source
+        self._guard = BaseGuard(())
 
     def _now(self) -> BaseGuard:
-        return BaseGuard(tuple(self.source.curations()))
+        bases, guard = tuple(self.source.curations()), self._guard
+        if guard.bases != bases:
+            guard = self._guard = BaseGuard(bases)
+        return guard
 
     def is_done(self, query: Query) -> bool:
         """See `BaseGuard.is_done`."""

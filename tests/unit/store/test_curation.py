@@ -29,7 +29,7 @@ from voicevault_retrievers.store import (
     restore,
 )
 from voicevault_retrievers.store.curated import PINNED
-from voicevault_retrievers.store.live_curation import FILE
+from voicevault_retrievers.store.live_curation import FILE, LiveGuard
 from voicevault_retrievers.store.repair import problems
 from voicevault_retrievers.structure import ParentExpansion
 from voicevault_retrievers.structure.graph import EmbeddedGraph, GraphChannel, GraphExpansion, build_graph
@@ -373,3 +373,20 @@ def test_what_is_not_there_is_named_with_the_nearest(kb: KnowledgeBase) -> None:
     ]
     with pytest.raises(ConfigError, match="cannot be read"):
         Curation.from_file(kb.path / "none.yaml")
+
+
+def test_a_copy_of_a_base_asks_what_is_blocked_once_a_commit(tmp_path: Path) -> None:
+    kb = KnowledgeBase.create("plant", root=tmp_path)
+    kb.add([Chunk("old", "pump", metadata={"source_file": "old.pdf"})])
+    (kb.path / "curation.yaml").write_text("blocked: [{documents: [old.pdf]}]")
+    guard = LiveGuard(kb)
+    asked, _ = guard(Query("pump"))
+    assert asked.blocked is not None
+    assert guard.is_done(asked)
+    blocked = guard.ids(asked.blocked)
+    assert blocked == {"old"}
+    assert guard.ids(asked.blocked) is blocked
+    kb.add([Chunk("older", "pump", metadata={"source_file": "old.pdf"})])
+    asked, _ = guard(Query("pump"))
+    assert asked.blocked is not None
+    assert guard.ids(asked.blocked) == {"old", "older"}

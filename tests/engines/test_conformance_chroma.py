@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.other_clients import Others
 from voicevault_retrievers.testing.recipes import Recipes
@@ -12,6 +13,7 @@ from voicevault_retrievers.testing.writing import WritingSuite
 class TestChroma(Conformance):
     system = "chroma"
     ways = ("sync",)
+    formulas = (Lucene(), Okapi())  # this package scores what Chroma returns
 
 
 class TestChromaHTTP(Started, Recipes, WritingSuite, Others, TogetherSuite):

@@ -7,7 +7,11 @@ from typing import Any, ClassVar
 from tests.engines.conformance import Conformance, Started
 from voicevault_retrievers.lexical.formulas import BM25L, Lucene
 from voicevault_retrievers.testing.concurrency import TogetherSuite
+from voicevault_retrievers.testing.filtering import Filters
+from voicevault_retrievers.testing.keyword_search import KeywordSuite
 from voicevault_retrievers.testing.other_clients import Others
+from voicevault_retrievers.testing.recipes import Recipes
+from voicevault_retrievers.testing.vector_search import VectorSuite
 from voicevault_retrievers.testing.writing import WritingSuite
 
 
@@ -23,7 +27,9 @@ class TestElasticsearchOnAnEventLoop(Started, WritingSuite, Others, TogetherSuit
     ways = ("async",)
 
 
-class TestOpenSearch(Conformance):
+class TestOpenSearch(Started, Recipes, KeywordSuite, VectorSuite, Filters):
+    """What goes to it otherwise than to Elasticsearch; writing is below."""
+
     system = "opensearch"
     formulas = (Lucene(), BM25L())  # one script scores on both
     ways = ("sync",)

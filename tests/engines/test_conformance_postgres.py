@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.engines.conformance import Conformance, Started
+from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.testing.concurrency import TogetherSuite
 from voicevault_retrievers.testing.filtering import Filters
 from voicevault_retrievers.testing.other_clients import Others
@@ -30,9 +31,16 @@ class TestPostgresOnAnEventLoop(Started, WritingSuite, Others, TogetherSuite):
     ways = ("async",)
 
 
-class TestPostgresIndexed(Started, WritingSuite, VectorSuite, Filters, TogetherSuite):
+class TestPostgresIndexed(Started, VectorSuite, Filters):
     """With an approximate index of vectors from the first chunk on, which may miss one of many equal ones."""
 
+    test_replaced_chunks_are_found_by_their_new_words_and_vectors_only = (
+        WritingSuite.test_replaced_chunks_are_found_by_their_new_words_and_vectors_only
+    )
+    test_given_vectors_take_the_place_of_those_that_chunks_have = (
+        WritingSuite.test_given_vectors_take_the_place_of_those_that_chunks_have
+    )
+    test_deleted_chunks_are_gone_everywhere = WritingSuite.test_deleted_chunks_are_gone_everywhere
     system = "postgres"
     ways = ("sync",)
     ties_at_k = False
@@ -45,6 +53,7 @@ class TestPostgresByIndex(Conformance):
     system = "postgres-bm25"
     ways = ("sync",)
     tau = 0.8  # until a vacuum, the index counts what was deleted
+    formulas = (Lucene(), Okapi())  # the index scores by the first; others are counted as in `TestPostgres`
     other_options: ClassVar[dict[str, Any]] = {"half": True}
 
     @pytest.fixture(autouse=True, scope="class")

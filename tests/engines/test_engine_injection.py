@@ -102,8 +102,10 @@ def hostile_chunks() -> list[Chunk]:
     return made
 
 
-ALIKE = ("chroma-http", "qdrant")
-"""A server of Chroma searches as Chroma does in this process; Qdrant's slow local mode is asked what its segment is."""
+ALIKE = ("chroma-http", "opensearch", "qdrant")
+"""A server of Chroma searches as Chroma does in this process, OpenSearch as Elasticsearch; Qdrant's slow local mode is
+asked what its segment is.
+"""
 
 SEARCHED = pytest.mark.parametrize("connect", [name for name in SYSTEMS if name not in ALIKE], indirect=True)
 

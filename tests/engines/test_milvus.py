@@ -105,7 +105,7 @@ class TestAsAServer(Served, KeywordSearch, Filters):
     """Where Milvus counts, and a sparse index says what may be among the best."""
 
     ways = ("sync",)
-    formulas = (Lucene(), BM25Plus())  # as in `TestMilvus`, which has them all, this package scores the rows
+    formulas = (Lucene(), BM25Plus())  # this package scores the rows
 
 
 class TestAsAServerOnAnEventLoop(Served, TogetherSuite):

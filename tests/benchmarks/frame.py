@@ -5,7 +5,8 @@
 Writes results/frame.json; DATA is not needed, and the chunks are synthetic (see `frame_systems`). Systems are asked in
 turns, question by question, and no question is asked twice of a system. A figure is the median over several rounds,
 each with its own questions; BLAS has one thread. Of ten hits all is read that a caller would show, in the package how
-each was found too.
+each was found too. With "int8" a system searches vectors by their codes, as a knowledge base with `vectors="int8"` does
+where a segment is large enough; its ranking is the same.
 
 CPU time is that of the whole process for one search at a time. Clients are threads or coroutines that each ask one
 question after another; a stall of the event loop is how much too late a task wakes that sleeps for a millisecond. The
@@ -62,6 +63,7 @@ from tests.benchmarks.frame_systems import (
 from tests.benchmarks.lexical_measure import Figures, medians, percentiles, ratios, seconds
 from tests.benchmarks.results import Row, write
 from voicevault_retrievers import RRF, Pipeline, langchain, llama_index
+from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.llama_index.convert import chunk_of as chunk_of_node
 from voicevault_retrievers.pipeline.options import Fusion
 
@@ -138,7 +140,8 @@ def searches(collection: Collection, case: Case) -> dict[str, Search]:
 
 
 def settle() -> None:
-    """So that no collection of millions of objects falls on whoever happens to be measured."""
+    """So that neither compiling nor a collection of millions of objects falls on whoever happens to be measured."""
+    BESIDE.wait()
     gc.collect()
     gc.freeze()
 

@@ -171,10 +171,15 @@ def times_in_words(rows: Sequence[Row]) -> str:
     values = {row[:3]: row.value for row in rows}
     own, times = dict.fromkeys(row.metric for row in rows)
     systems = dict.fromkeys(row.system for row in rows)
-    lines = [("case", *(f"{system}, {own}" for system in systems))]
+    lines = [("case", *systems)]
     for case in dict.fromkeys(row.case for row in rows):
         found = [(_cell(values.get((system, case, own))), values.get((system, case, times))) for system in systems]
-        lines.append((case, *(cell if more is None else f"{cell} ({more:.1f} times)" for cell, more in found)))
+        lines.append(
+            (
+                case.removesuffix(", 1 segment"),
+                *(cell if more is None else f"{cell} ({more:.2f}x)" for cell, more in found),
+            )
+        )
     return _rendered(lines)
 
 

@@ -75,13 +75,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what has been loaded and collected so far out of all that the garbage collector looks through, less often.
-
-    Tests of what is left open collect garbage themselves.
-    """
+    """Leave what has been loaded and collected so far out of all that the garbage collector looks through."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

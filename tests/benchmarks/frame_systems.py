@@ -44,7 +44,6 @@ from voicevault_retrievers.lexical import LexicalIndex
 
 K, DEPTH, CONSTANT = 10, 100, 60
 HAND, PLAIN, DEFAULT = "by hand", "package, RRF", "package, default"
-INT8 = ", int8"
 WORDS, TEXT, QUESTION, DIMENSION = 20_000, 60, 5, 384
 YEARS = (2024, 2025)
 SHARE_DELETED = 0.05
@@ -189,21 +188,20 @@ class Parts:
     embedder: Ahead
 
     @classmethod
-    def of(
-        cls, chunks: Sequence[Chunk], matrix: Vectors, embedder: Ahead, segments: int = 1, *, int8: bool = False
-    ) -> Parts:
-        """Chunks in ascending order of id, held in memory in so many segments; with `int8` codes where these pay."""
+    def of(cls, chunks: Sequence[Chunk], matrix: Vectors, embedder: Ahead, segments: int = 1) -> Parts:
+        """Chunks in ascending order of id, held in memory in so many segments."""
         ends = [len(chunks) * at // segments for at in range(segments + 1)]
         pieces = [slice(start, end) for start, end in pairwise(ends)]
         indexes = [BM25.from_chunks(chunks[piece]).index for piece in pieces]
         words = BM25(LexicalIndex(segment for index in indexes for segment in index.segments))
-        vectors = [VectorPart(Rows(chunks[piece]), matrix[piece], _codes(matrix[piece], int8)) for piece in pieces]
+        vectors = [VectorPart(Rows(chunks[piece]), matrix[piece]) for piece in pieces]
         return cls(words, ExactVectors(vectors, DIMENSION), embedder)
 
-    @property
-    def coded(self) -> bool:
-        """Whether vectors are searched by int8 codes."""
-        return any(part.codes is not None for part in self.vectors.parts)
+    def by_int8(self) -> Parts | None:
+        """The same, searched by codes of the segments whose codes the package keeps; None where it keeps none."""
+        parts = [replace(part, codes=_codes(part.matrix)) for part in self.vectors.parts]
+        coded = any(part.codes is not None for part in parts)
+        return replace(self, vectors=ExactVectors(parts, DIMENSION)) if coded else None
 
     def without(self, ids: Sequence[str]) -> Parts:
         """The same without some of its chunks, which are marked as deleted."""
@@ -222,9 +220,9 @@ class Parts:
         return {"bm25": self.fresh_words(), "dense": VectorChannel(self.vectors, self.embedder)}
 
 
-def _codes(matrix: Vectors, wanted: bool) -> Codes | None:
-    codes = quantise(matrix) if wanted else None
-    return codes if codes is not None and gate(matrix, codes).passed else None
+def _codes(matrix: Vectors) -> Codes | None:
+    codes = quantise(matrix)
+    return codes if gate(matrix, codes).passed else None
 
 
 @dataclass(frozen=True)
@@ -278,27 +276,26 @@ class Collection:
         self.chunks, self.matrix = self.drawn.chunks(size), self.drawn.rows(size)
         self.gone = np.random.default_rng(size).choice(size, round(size * SHARE_DELETED), replace=False).tolist()
         self._by_hand = ByHand.of(self.chunks, self.matrix, self.drawn.vectors)
-        self._parts: dict[tuple[int, bool], Parts] = {}
+        self._parts: dict[int, Parts] = {}
 
     def by_hand(self, case: Case) -> ByHand:
         """What somebody would write."""
         return self._by_hand.without(self.chunks, self.gone) if case.deleted else self._by_hand
 
-    def parts(self, case: Case, *, int8: bool = False) -> Parts:
+    def parts(self, case: Case) -> Parts:
         """What the package searches."""
-        key = case.segments, int8
-        if key not in self._parts:
-            self._parts[key] = Parts.of(self.chunks, self.matrix, self.embedder, case.segments, int8=int8)
-        parts = self._parts[key]
+        if case.segments not in self._parts:
+            self._parts[case.segments] = Parts.of(self.chunks, self.matrix, self.embedder, case.segments)
+        parts = self._parts[case.segments]
         return parts.without([self.chunks[at].id for at in self.gone]) if case.deleted else parts
 
     def packages(self, case: Case) -> dict[str, Package]:
         """The package's pipelines, each with channels of its own; with int8 codes too, where the package keeps them."""
-        found: dict[str, Package] = {}
-        for suffix, parts in (("", self.parts(case)), (INT8, self.parts(case, int8=True))):
-            if parts.coded or not suffix:
-                found[PLAIN + suffix] = Package.plain(parts.channels())
-                found[DEFAULT + suffix] = Package.default(parts.channels())
+        parts, found = self.parts(case), dict[str, Package]()
+        for suffix, kind in (("", parts), (", int8", parts.by_int8())):
+            if kind is not None:
+                found[PLAIN + suffix] = Package.plain(kind.channels())
+                found[DEFAULT + suffix] = Package.default(kind.channels())
         return found
 
 

@@ -174,12 +174,8 @@ def times_in_words(rows: Sequence[Row]) -> str:
     lines = [("case", *systems)]
     for case in dict.fromkeys(row.case for row in rows):
         found = [(_cell(values.get((system, case, own))), values.get((system, case, times))) for system in systems]
-        lines.append(
-            (
-                case.removesuffix(", 1 segment"),
-                *(cell if more is None else f"{cell} ({more:.2f}x)" for cell, more in found),
-            )
-        )
+        cells = [cell if more is None else f"{cell} ({more:.2f}x)" for cell, more in found]
+        lines.append((case.removesuffix(", 1 segment"), *cells))
     return _rendered(lines)
 
 

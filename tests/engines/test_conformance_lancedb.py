@@ -22,7 +22,7 @@ class TestLance(Conformance):
     formulas = (Lucene(), Okapi())  # this package scores what LanceDB returns
 
 
-class TestLanceIndexed(Started, KeywordSuite, VectorSuite, Filters):
+class TestLanceIndexed(Started, KeywordSuite, VectorSuite, Filters, TogetherSuite):
     """With every index from the first chunk on: they may answer otherwise, and may not know of the last changes."""
 
     system = "lancedb"
@@ -38,8 +38,6 @@ class TestLanceIndexed(Started, KeywordSuite, VectorSuite, Filters):
     )
     test_deleted_chunks_are_gone_everywhere = WritingSuite.test_deleted_chunks_are_gone_everywhere
     test_delete_by_a_filter = WritingSuite.test_delete_by_a_filter
-    test_many_write_and_search_at_once = TogetherSuite.test_many_write_and_search_at_once
-    agrees = TogetherSuite.agrees
 
     @pytest.fixture(scope="class", autouse=True)
     @classmethod

@@ -77,7 +77,7 @@ FILTERS: list[dict[str, Any]] = [
     {"w": "x", "v": {"$gte": 0}},
     {"page-number": {"$gte": 3}},
     {"deep": 1},
-    {"_collection_name": {"$in": [f"store{at}" for at in range(9)]}},
+    {"_collection_name": {"$in": [f"store{at}" for at in range(99)]}},
     {"_id": {"$exists": False}},
     {"$or": [{"v": "a"}, {"v": {"$text": "b"}}]},
     {"$or": [{"v": "a"}, {"w": "y"}]},

@@ -54,6 +54,8 @@ Maker = Callable[..., Any]
 KINDS = ["memory", "other", "chroma", "chroma-http", "faiss", "qdrant", "pgvector", "pgvectorstore"]
 PUSHED = {"memory", "chroma", "chroma-http", "faiss", "qdrant", "pgvector"}
 
+_NAMES = (f"store{at}" for at in count())  # a kind may be made again on its server when other tests have run
+
 
 class Other(InMemoryVectorStore):
     """A store of which nothing is known."""
@@ -109,10 +111,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def make(kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Maker]:
     """Makes an empty store, of a metric where it has several."""
-    names = (f"store{at}" for at in count())
     with ExitStack() as cleaning:
         maker = _maker(kind, request, tmp_path_factory, cleaning)
-        yield lambda *metric: maker(next(names), *metric)
+        yield lambda *metric: maker(next(_NAMES), *metric)
 
 
 def _maker(kind: str, request: pytest.FixtureRequest, folders: pytest.TempPathFactory, cleaning: ExitStack) -> Maker:

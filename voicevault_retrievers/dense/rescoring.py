@@ -87,7 +87,9 @@ def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vec
     wide = vector.astype(np.float64)
     for start in range(0, len(found), step):
         some = slice(start, start + step)
-        found[some] = (matrix[ordinals[some]] * wide).sum(axis=1)
+        block = matrix[ordinals[some]].astype(np.float64)
+        block *= wide
+        found[some] = block.sum(axis=1)
     return found
 
 

@@ -17,6 +17,7 @@ from voicevault_retrievers.lexical.vectorised import LEAST as LEAST_HALF
 from voicevault_retrievers.lexical.vectorised import MARGIN as MARGIN_HALF
 from voicevault_retrievers.lexical.vectorised import SEEN as SEEN_HALF
 from voicevault_retrievers.lexical.windows import (
+    GROUP,
     SEEN,
     add,
     add_and_tell,
@@ -26,9 +27,8 @@ from voicevault_retrievers.lexical.windows import (
     frequencies_in,
     keep,
     keep_live,
+    kth_highest,
     lift,
-    make_room,
-    next_risen,
     norm_of,
     ordered,
     part_of,
@@ -40,7 +40,6 @@ from voicevault_retrievers.lexical.windows import (
 WIDTHS = (4096, 16384)
 LARGE = 400_000
 """The number of documents from which windows are wide: the overhead per window then outweighs cache misses."""
-FEW = 1024
 MARGIN = 1e-9
 """The relative difference that two orders of summation may have; many times what float64 can lose."""
 SLACK = 1e-12
@@ -183,7 +182,11 @@ def _scan(
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
     window, touched, slots = np.zeros(width), np.empty(width + 1, np.int64), np.empty(width + 1, np.int64)
     heap, highest = np.empty(k), 0
-    near, near_scores, used = np.empty(2 * k + width, np.int64), np.empty(2 * k + width), 0
+    most: Any = np.int64(0)
+    for i in range(first, size):
+        most += np.int64(held.run_starts[last_run[i]]) - np.int64(held.run_starts[first_run[i]])
+    most = min(most, len(lengths))
+    near, near_scores, used = np.empty(most, np.int64), np.empty(most), 0  # arrays that grow make the loop slow
     block = _next_block(held, run, last_run, first)
     while block != NONE:
         origin = block << 16
@@ -202,8 +205,6 @@ def _scan(
                 low, frequencies, lengths, constants, table, weight, place, end, origin, start, window, slots, count,
                 first, cut, below, seen, postings,
             )  # fmt: skip
-            if used + count > len(near):
-                near, near_scores, used = make_room(near, near_scores, used, cut, width)
             for j in range(count):
                 score = window[slots[j]]
                 if score >= cut:
@@ -217,8 +218,7 @@ def _scan(
                 first += 1
             start = _next_window(low, place, end, first, width)
         block = _next_block(held, run, last_run, first)
-    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
-    return np.sort(near[:used]), cut
+    return np.sort(near[:used][near_scores[:used] >= cut]), cut
 
 
 @compiled
@@ -279,7 +279,7 @@ def among(
     size, k, weight = len(numbers), len(ordinals), weights[order]
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
     heap, highest = np.empty(k), 0
-    near, near_scores, used = np.empty(2 * k + FEW, np.int64), np.empty(2 * k + FEW), 0
+    near, near_scores, used = np.empty(len(chosen), np.int64), np.empty(len(chosen)), 0
     slack = _slack(constants, weights, base)
     cut = max(0.0, (threshold - base) * (1.0 - MARGIN) - slack)
     block = np.int64(-1)
@@ -291,15 +291,13 @@ def among(
         score = _score(held, constants, table, weight, below, place, end, ordinal, cut)
         if score == 0.0 or score < cut:
             continue
-        if used == len(near):
-            near, near_scores, used = make_room(near, near_scores, used, cut, FEW)
         near[used], near_scores[used] = ordinal, score
         used += 1
         highest = lift(heap, highest, score)
         if highest == k:
             cut = max(cut, heap[0] * (1.0 - MARGIN) - slack)
-    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
-    return _settle(held, constants, numbers, weights, base, threshold, near[:used], ordinals, scores, found)
+    near = near[:used][near_scores[:used] >= cut]
+    return _settle(held, constants, numbers, weights, base, threshold, near, ordinals, scores, found)
 
 
 @compiled
@@ -313,35 +311,68 @@ def weigh(held: Any, constants: Any, table: Any, parts: Any) -> None:
 
 
 @compiled
+def _tops(sums: Any) -> Any:
+    """The highest sum of each group. No sum is negative, so they are in the order of their bits."""
+    bits = sums.view(np.uint32).reshape(len(sums) // GROUP, GROUP)
+    tops = np.empty(len(bits), np.uint32)
+    for group in range(bits.shape[0]):
+        highest = np.uint32(0)
+        for at in range(bits.shape[1]):
+            some = bits[group, at]
+            if some > highest:
+                highest = some
+        tops[group] = highest
+    return tops.view(np.float32)
+
+
+@compiled
+def _reaching(sums: Any, tops: Any, cut: Any) -> Any:
+    """The ordinals whose sums are at least a cut, ascending, and these sums; only their groups are read."""
+    count = 0
+    for group in range(len(tops)):
+        if tops[group] >= cut:
+            for at in range(group * GROUP, (group + 1) * GROUP):
+                count += sums[at] >= cut
+    near, found, used = np.empty(count, np.int64), np.empty(count, np.float32), 0
+    for group in range(len(tops)):
+        if tops[group] >= cut:
+            for at in range(group * GROUP, (group + 1) * GROUP):
+                if sums[at] >= cut:
+                    near[used], found[used] = at, sums[at]
+                    used += 1
+    return near, found
+
+
+@compiled
+def _highest(sums: Any, k: Any, floor: Any, margin: Any, slack: Any) -> Any:
+    """The ordinals that may have the k best scores, ascending. The k-th highest sum is at least that of the tops."""
+    tops = _tops(sums)
+    near, found = _reaching(sums, tops, np.float32(max(floor, kth_highest(tops, k) * margin - slack)))
+    if len(near) > k:
+        near = near[found >= np.float32(max(floor, kth_highest(found, k) * margin - slack))]
+    return near
+
+
+@compiled
 def dense(
     held: Any, parts: Any, constants: Any, numbers: Any, weights: Any, base: Any, threshold: Any, live: Any,
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
     """Like `top`, without pruning: all postings of all terms are added by their `parts` (see `weigh`), in float32."""
-    k, sums = len(ordinals), np.zeros(len(held.lengths), np.float32)
+    sums = np.zeros(-(-len(held.lengths) // GROUP) * GROUP, np.float32)
     for i in range(len(numbers)):
         weight = np.float32(weights[i])
         for run in range(held.term_runs[numbers[i]], held.term_runs[numbers[i] + 1]):
             origin = np.uint64(held.run_blocks[run]) << np.uint64(16)
             for at in range(held.run_starts[run], held.run_starts[run + 1]):
                 sums[origin + held.low[at]] += weight * parts[at]
-    heap, highest = np.empty(k), 0
-    near, near_scores, used = np.empty(2 * k + FEW, np.int64), np.empty(2 * k + FEW), 0
+    if len(live) > 0:
+        for at in range(len(live)):
+            sums[at] = sums[at] if live[at] else np.float32(0.0)
     slack, margin = _slack(constants, weights, base), 1.0 - MARGIN_HALF * (len(numbers) + 5)
-    cut = np.float32(max(SEEN_HALF, (threshold - base) * margin - slack))
-    ordinal = next_risen(sums, cut, 0)
-    while ordinal < len(sums):
-        if len(live) == 0 or live[ordinal]:
-            if used == len(near):
-                near, near_scores, used = make_room(near, near_scores, used, cut, FEW)
-            near[used], near_scores[used] = ordinal, sums[ordinal]
-            used += 1
-            highest = lift(heap, highest, np.float64(sums[ordinal]))
-            if highest == k:
-                cut = np.float32(max(cut, heap[0] * margin - slack))
-        ordinal = next_risen(sums, cut, ordinal + 1)
-    near, near_scores, used = make_room(near, near_scores, used, cut, 0)
-    return _settle(held, constants, numbers, weights, base, threshold, near[:used], ordinals, scores, found)
+    floor = max(SEEN_HALF, (threshold - base) * margin - slack)
+    near = _highest(sums, len(ordinals), floor, margin, slack)
+    return _settle(held, constants, numbers, weights, base, threshold, near, ordinals, scores, found)
 
 
 @compiled

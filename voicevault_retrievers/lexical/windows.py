@@ -115,8 +115,8 @@ def enter(held: Any, block: Any, run: Any, last_run: Any, place: Any, end: Any) 
         end[i] = held.run_starts[run[i] + 1] if here else 0
 
 
-GROUP = 64
-"""The number of scores that are compared at once, so that the compiler vectorises the comparison."""
+GROUP = 32
+"""The number of neighbouring documents whose highest score is found first, in loops that the compiler vectorises."""
 
 
 @compiled
@@ -146,18 +146,15 @@ def lift(heap: Any, held: Any, score: Any) -> Any:
 
 
 @compiled
-def make_room(ordinals: Any, scores: Any, used: Any, cut: Any, more: Any) -> Any:
-    """Arrays with room for `more` entries: without entries below the cut, or enlarged."""
-    kept = 0
-    for at in range(used):
-        if scores[at] >= cut:
-            ordinals[kept], scores[kept] = ordinals[at], scores[at]
-            kept += 1
-    if kept + more > len(ordinals):
-        larger_ordinals, larger_scores = np.empty(2 * (kept + more), np.int64), np.empty(2 * (kept + more))
-        larger_ordinals[:kept], larger_scores[:kept] = ordinals[:kept], scores[:kept]
-        return larger_ordinals, larger_scores, kept
-    return ordinals, scores, kept
+def kth_highest(scores: Any, k: Any) -> Any:
+    """The k-th highest of some scores above 0; 0 where there are fewer than k."""
+    heap, held, least = np.empty(k), 0, 0.0
+    for at in range(len(scores)):
+        if scores[at] > least:
+            held = lift(heap, held, np.float64(scores[at]))
+            if held == k:
+                least = heap[0]
+    return least
 
 
 @compiled
@@ -219,21 +216,6 @@ def risen(window: Any, span: Any, floor: Any, slots: Any) -> Any:
         slots[count] = slot
         count += window[slot] >= floor
     return count
-
-
-@compiled
-def next_risen(scores: Any, floor: Any, at: Any) -> Any:
-    """The first position from `at` on that reaches the floor; the number of scores where there is none."""
-    while at + GROUP <= len(scores):
-        group, some = scores[at : at + GROUP], np.int32(0)
-        for place in range(GROUP):
-            some += np.int32(group[place] >= floor)
-        if some > 0:
-            break
-        at += GROUP
-    while at < len(scores) and not scores[at] >= floor:
-        at += 1
-    return at
 
 
 @compiled

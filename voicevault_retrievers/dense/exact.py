@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -27,6 +27,8 @@ from voicevault_retrievers.errors import ConfigError
 
 X = TypeVar("X", bound="ExactVectors")
 
+ROOM = 1 << 25
+"""The most bounds of several vectors that are held at once: 128 MiB."""
 FEW = 0.3
 """Up to this share of the rows, selected rows are gathered; beyond it, products with all rows are faster."""
 
@@ -193,8 +195,14 @@ def nearest_in(
 ) -> list[Listing[Found]]:
     """For each vector the k nearest chunks of the selections (None for all) of several parts together."""
     parts = [(part, None if selection is None else selection.ordinals) for part, selection in chosen]
+    step = max(1, ROOM // max(1, sum(len(part.rows) for part, _ in parts)))
+    return [one for at in range(0, len(vectors), step) for one in _nearest(parts, vectors[at : at + step], k)]
+
+
+def _nearest(
+    parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector], k: int
+) -> Iterator[Listing[Found]]:
     bounds = _bounds(parts, vectors)
-    found: list[Listing[Found]] = []
     for at, vector in enumerate(vectors):
         error = rescoring.LONGEST * rescoring.rounding(vector)
         bounded = [
@@ -202,8 +210,7 @@ def nearest_in(
             for (part, ordinals), own in zip(parts, bounds, strict=True)
         ]
         least = kth_highest([one.lower(vector, k) for one in bounded], k)
-        found.append(merged([one.best(vector, k, least) for one in bounded], k))
-    return found
+        yield merged([one.best(vector, k, least) for one in bounded], k)
 
 
 def _bounds(parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector]) -> list[Sequence[Bounds]]:
@@ -217,7 +224,7 @@ def _bounds(parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequen
                 own = next(read)
                 found.append(own if ordinals is None else [each[ordinals] for each in own])
             elif part.codes is not None:
-                found.append([part.codes.bounds(vector, ordinals) for vector in vectors])
+                found.append(part.codes.bounds_each(vectors, ordinals))
             else:
-                found.append([rescoring.products(part.matrix, vector, ordinals) for vector in vectors])
+                found.append(list(rescoring.products(part.matrix, np.stack(vectors), ordinals)))
         return found

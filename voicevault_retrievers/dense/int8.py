@@ -11,7 +11,7 @@ subtracted, codes of bge-small lose a quarter of what they otherwise would.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
@@ -35,6 +35,8 @@ ROUNDING = 1e-6
 """More than the final rounding errors of a bound, relative to its summands."""
 PAYS_FROM = 1 << 22
 """The size of a segment, in numbers, from which numpy is no slower with int8; smaller segments fit the caches."""
+MANY = 16
+"""The number of vectors from which float32 products with all of them are faster than a scan for each."""
 LIMIT = 0.05
 """Codes are kept up to this mean share of rows compared for the best 100."""
 QUERIES = 32
@@ -75,16 +77,23 @@ class Codes:
         key = "int8", kind((self.codes, self.scales, self.residuals))
         if large and BESIDE.ready(key, [partial(self._compiled, vector, ordinals)], FEW):
             return self._compiled(vector, ordinals)
-        return self._vectorised(vector, ordinals)
+        return self._upper(rescoring.products(self.codes, vector, ordinals), vector, ordinals)
+
+    def bounds_each(self, vectors: Sequence[Vector], ordinals: Ordinals | None = None) -> list[Bounds]:
+        """`bounds` for each vector; for many the codes are read once."""
+        if len(vectors) < MANY:
+            return [self.bounds(vector, ordinals) for vector in vectors]
+        found = rescoring.products(self.codes, np.stack(vectors), ordinals)
+        return [self._upper(own, vector, ordinals) for own, vector in zip(found, vectors, strict=True)]
 
     def warm(self) -> None:
         """Compile the machine code that scans these codes, and cache it. MissingExtraError without numba."""
         self._compiled(np.zeros(self.codes.shape[1], np.float32), None)
 
-    def _vectorised(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
+    def _upper(self, products: Bounds, vector: Vector, ordinals: Ordinals | None) -> Bounds:
+        """The bounds from the products with the codes."""
         chosen = slice(None) if ordinals is None else ordinals
         slack, length = self._longest * rescoring.rounding(vector), (1 + ROUNDING) * rescoring.length(vector)
-        products = rescoring.products(self.codes, vector, ordinals)
         found: Bounds = (products + np.float32(slack)) * self.scales[chosen]
         return found + self.residuals[chosen] * np.float32(length) + np.float32(self._base(vector))
 

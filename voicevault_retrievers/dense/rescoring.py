@@ -20,17 +20,21 @@ LONGEST = 1.01
 """An upper bound of a row's length; rows have length 1, or 0, but for rounding."""
 
 
-def products(rows: NDArray[np.float32] | NDArray[np.int8], vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
-    """Inner products in float32, with errors of at most `rounding(vector)` times a row's length."""
+def products(rows: NDArray[np.float32] | NDArray[np.int8], vectors: Vector, ordinals: Ordinals | None = None) -> Bounds:
+    """Inner products in float32, with errors of at most `rounding(vector)` times a row's length.
+
+    Of one vector the shape is (rows,), of several, of shape (count, dimension), (count, rows): each row is read once.
+    """
     if ordinals is None and rows.dtype == np.float32:
-        whole: Bounds = rows @ vector
+        whole: Bounds = vectors @ rows.T
         return whole
-    found = np.empty(len(rows) if ordinals is None else len(ordinals), dtype=np.float32)
+    count = len(rows) if ordinals is None else len(ordinals)
+    found = np.empty((*vectors.shape[:-1], count), dtype=np.float32)
     step = max(1, AT_ONCE // rows.shape[1])
-    for start in range(0, len(found), step):
+    for start in range(0, count, step):
         some = slice(start, start + step)
         block = rows[some] if ordinals is None else rows[ordinals[some]]
-        found[some] = block.astype(np.float32, copy=False) @ vector
+        found[..., some] = vectors @ block.astype(np.float32, copy=False).T
     return found
 
 

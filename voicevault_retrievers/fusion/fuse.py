@@ -165,7 +165,7 @@ class Fused(Channel):
         with np.errstate(over="ignore", invalid="ignore"):  # `_best` raises for what is not finite
             parts = self._contributions(found, weights, len(pool.ids))
             totals = _totals(parts, len(pool.ids))
-        best = _best(pool.ids, totals, k)
+        best = np.array(_best(pool.ids, totals, k), dtype=np.intp)
         votes: list[list[Vote]] = [[] for _ in best]
         others: list[list[Vote]] = [[] for _ in best]
         held: list[dict[str, Hit]] = [{} for _ in best]
@@ -185,14 +185,14 @@ class Fused(Channel):
                 elif part:
                     score = None if math.isnan(score) else score
                     others[at].append(Vote(name, None, score, weight, part, kind=one.kind))
-        fused: list[Hit] = []
-        for at, total in enumerate(totals[best].tolist()):
-            hit, said = _merged(held[at]), (*votes[at], *others[at])
-            rights = [one.require for one in held[at].values() if one.require is not None]
+        fused, differing = list[Hit](), list[str]()
+        for found_by, total, own, other in zip(held, totals[best].tolist(), votes, others, strict=True):
+            hit, said = _merged(found_by), (*own, *other)
+            rights = [one.require for one in found_by.values() if one.require is not None]
             require = scope(*rights) if rights else None
             fused.append(Hit(hit.chunk, total, said, hit.context, hit.granted_by, hit.over_budget, require=require))
-        found_by = zip(fused, held, strict=True)
-        differing = [hit.id for hit, by in found_by if any(one.chunk.text != hit.chunk.text for one in by.values())]
+            if any(one.chunk.text != hit.chunk.text for one in found_by.values()):
+                differing.append(hit.id)
         return tuple(fused), differing
 
     def _contributions(self, found: Mapping[str, Evidence], weights: Mapping[str, float], size: int) -> Contributions:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -57,13 +58,12 @@ class Pool:
 
     def __init__(self, rankings: Mapping[str, Ranking]) -> None:
         self.rankings = rankings
-        held: dict[str, int] = {}
-        self._places = {
-            name: np.array([held.setdefault(one, len(held)) for one in ranking.ids], dtype=np.intp)
-            for name, ranking in rankings.items()
-        }
-        self._held = held
-        self.ids = list(held)
+        self.ids = list(dict.fromkeys(chain.from_iterable(ranking.ids for ranking in rankings.values())))
+        self._held = dict(zip(self.ids, range(len(self.ids)), strict=True))
+        self._places = {name: self._at(ranking.ids) for name, ranking in rankings.items()}
+
+    def _at(self, ids: Collection[str]) -> NDArray[np.intp]:
+        return np.fromiter(map(self._held.__getitem__, ids), np.intp, len(ids))
 
     def missing(self, name: str) -> list[str]:
         """The chunks that a ranking does not contain."""
@@ -78,7 +78,7 @@ class Pool:
         ranking, places = self.rankings[name], self._places[name]
         scores = np.full(len(self.ids), np.nan)
         if others:
-            scores[[self._held[one] for one in others]] = list(others.values())
+            scores[self._at(others)] = np.fromiter(others.values(), np.float64, len(others))
         hits = ranking.hits
         scores[places] = hits.scores if isinstance(hits, Listing) else np.array(ranking.scores, dtype=np.float64)
         return Evidence(kind, places, scores, others is not None, coverage)

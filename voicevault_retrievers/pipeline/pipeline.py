@@ -326,11 +326,13 @@ class Pipeline(Batched):
         asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
-        names = fused_names(self.channel)
-        for name in asked.weights or {}:
-            if name not in names:
-                raise unknown("channel in weights", name, names)
-        check_vector(asked, list(self.channel.leaves()))
+        if asked.weights:
+            names = fused_names(self.channel)
+            for name in asked.weights:
+                if name not in names:
+                    raise unknown("channel in weights", name, names)
+        if asked.vectors:
+            check_vector(asked, list(self.channel.leaves()))
         return asked
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:

@@ -21,7 +21,7 @@ from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, gate, int8, quantise, rescoring
+from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, exact, gate, int8, quantise, rescoring
 from voicevault_retrievers.errors import ConfigError
 
 Matrix = NDArray[np.float32]
@@ -125,10 +125,35 @@ def test_bounds_hold_whatever_is_asked(way: str, dimension: int) -> None:
                 bounds = codes.bounds(vector)
                 few = codes.bounds(vector, np.array([at], dtype=np.uint32))
             assert (bounds >= true).all()
+            many = codes.bounds_each([vector] * int8.MANY)
+            assert len(many) == int8.MANY
+            assert all((own >= true).all() for own in many)
             assert few[0] == pytest.approx(bounds[at], abs=1e-5)
             assert few[0] >= true[at]
             if dimension == 384 and vector is along:
-                assert bounds[at] - true[at] < codes.residuals[at] / 5
+                assert max(own[at] for own in (bounds, *many)) - true[at] < codes.residuals[at] / 5
+
+
+@pytest.mark.parametrize("selected", [None, np.arange(0, 300, 3, dtype=np.uint32)])
+def test_a_batch_finds_what_each_of_its_vectors_finds(
+    selected: NDArray[np.uint32] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By codes and without them, in segments of both kinds, with room for all vectors or for some at a time."""
+    rng = np.random.default_rng(5)
+    matrix, vectors = unit(rng.standard_normal((300, 24))), list(unit(rng.standard_normal((40, 24))))
+    read: list[int] = []
+    products = rescoring.products
+    monkeypatch.setattr(rescoring, "products", lambda *given: read.append(given[1].ndim) or products(*given))
+    for codes in (None, quantise(matrix)):
+        part = VectorPart(rows_of(300), matrix, codes)
+        chosen = None if selected is None else Selection(300, selected)
+        alone = [list(found) for vector in vectors for found in part.nearest_each([vector], 7, chosen)]
+        for room in (1 << 25, 300 * 17, 1):
+            monkeypatch.setattr(exact, "ROOM", room)
+            read.clear()
+            assert [list(found) for found in part.nearest_each(vectors, 7, chosen)] == alone
+            assert codes is None or room == 1 or 2 in read
+    assert quantise(matrix).bounds_each([]) == []
 
 
 @pytest.mark.parametrize("way", WAYS)

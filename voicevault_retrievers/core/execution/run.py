@@ -56,6 +56,8 @@ class Ticket:
     """Called at the deadline. A call that keeps running counts against its breaker."""
     drop: Callable[[], None] = lambda: None
     """Called when the outcome is no longer wanted. The call may be ended."""
+    ended: bool = False
+    outcome: Any = None
 
     @property
     def local(self) -> bool:
@@ -228,7 +230,6 @@ class Run:
         self._news: list[tuple[Span, Any]] | None = [] if watched else None
         self._queued: list[tuple[Call, Callable[[Any], None]]] = []
         self.pending: dict[Ticket, None] = {}
-        self._known: dict[Hashable, Any] = {}
         self._asked: dict[Hashable, Ticket] = {}
         self._deadlines: dict[CircuitBreaker, float] = {}
         self._plans: list[Plan[Any]] = []
@@ -246,10 +247,11 @@ class Run:
             call, deliver = self._queued.pop(0)
             if call.at_home and not at_home:
                 kept.append((call, deliver))
-            elif call.key is not None and call.key in self._known:
-                deliver(self._known[call.key])
-            elif call.key is not None and call.key in self._asked:
-                self._asked[call.key].deliver.append(deliver)
+            elif call.key is not None and (earlier := self._asked.get(call.key)) is not None:
+                if earlier.ended:
+                    deliver(earlier.outcome)
+                else:
+                    earlier.deliver.append(deliver)
             else:
                 ticket = self._ticket(call, deliver)
                 if (refusal := self._refusal(ticket)) is not None:
@@ -269,10 +271,7 @@ class Run:
             outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
             raise outcome
-        call = ticket.call
-        if call.key is not None:
-            self._known[call.key] = outcome
-            self._asked.pop(call.key, None)
+        ticket.ended, ticket.outcome = True, outcome
         self._note(ticket, outcome)
         for deliver in ticket.deliver:
             deliver(outcome)

@@ -16,8 +16,8 @@ from voicevault_retrievers.lexical.formulas import ATIRE, BM25L, BM25Plus, Formu
 from voicevault_retrievers.store import KnowledgeBase
 from voicevault_retrievers.testing.clients import CollectionClient, Collections
 from voicevault_retrievers.testing.corpora import MIXED, QUERIES, WORDS, WordEmbedder, chunks_of, mixed
-from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, that
-from voicevault_retrievers.testing.suite import AUTO, EXACT, Filled, Suite, fill, turned
+from voicevault_retrievers.testing.expect import alike, equal, falling, held, kendall, near, scores_of, that
+from voicevault_retrievers.testing.suite import AUTO, EXACT, FLOAT, Filled, Suite, fill, turned
 
 ALL = 1000
 HIDDEN = {
@@ -260,6 +260,13 @@ class KeywordSuite(Suite):
             falling(found, f"bm25 of {query!r} by the engine's statistics")
             equal(set(found.ids), set(base.bm25().search(query, ALL).ids), f"found by the words {query!r}")
             that(set(found.ids) <= permitted, f"{query!r} found what is not permitted")
+            told = (
+                client.engine.bm25(statistics="engine").scan(query).scores([*(chunk.id for chunk in chunks), "nobody"])
+            )
+            listed = dict.fromkeys(permitted, 0.0) | scores_of(found)
+            equal(sorted(told), sorted(listed), f"ids with a score for {query!r} by the engine's statistics")
+            wrong = {one: (told[one], listed[one]) for one in listed if not near(told[one], listed[one], FLOAT)}
+            that(not wrong, f"(scores, search) of {query!r} by the engine's statistics differ: {wrong}")
             default, exact = client.bm25(query, ALL, statistics=None), client.bm25(query, ALL)
             alike(default, exact, f"bm25 of {query!r} by default, under rights", EXACT)
 

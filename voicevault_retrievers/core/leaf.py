@@ -186,20 +186,18 @@ class LeafChannel(Channel):
 
     def _find_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         found = self.find(query, wordings, k)
-        if not query.blocked:
-            return _permitted(query, found)
-        return run(self._unblocked(query, found, k), partial(self.find, query, wordings))
+        return run(self._allowed(query, found, k), partial(self.find, query, wordings))
 
     def _find_each_permitted(self, asked: Sequence[Request]) -> list[Sequence[Sequence[Match]]]:
         found = zip(asked, self.find_each(asked), strict=True)
-        return [run(self._unblocked(one[0], matches, one[2]), partial(self.find, *one[:2])) for one, matches in found]
+        return [run(self._allowed(one[0], matches, one[2]), partial(self.find, *one[:2])) for one, matches in found]
 
     async def _afind_permitted(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         afind: Any = self.afind
         found = await afind(query, wordings, k)
-        return await arun(self._unblocked(query, found, k), partial(afind, query, wordings))
+        return await arun(self._allowed(query, found, k), partial(afind, query, wordings))
 
-    def _unblocked(self, query: Query, found: Sequence[Sequence[Match]], k: int) -> Steps[Sequence[Sequence[Match]]]:
+    def _allowed(self, query: Query, found: Sequence[Sequence[Match]], k: int) -> Steps[Sequence[Sequence[Match]]]:
         """At most k matches of each wording that are neither blocked nor withheld; a step asks for that many matches.
 
         `found` are the first k. A scan reads what the listings of all wordings hold beside the matches, or of none:

@@ -93,6 +93,6 @@ def kth_highest(columns: Sequence[NDArray[np.floating]], k: int) -> float:
     count = sum(map(len, columns))
     if count < k:
         return -math.inf
-    scores = columns[0].copy() if len(columns) == 1 else np.concatenate(columns)
+    scores = np.concatenate(columns)
     scores.partition(count - k)
     return float(scores[count - k])

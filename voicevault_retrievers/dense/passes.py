@@ -99,7 +99,7 @@ def _products(matrix: NDArray[np.float32], vectors: Sequence[Vector]) -> list[Bo
     """The inner products of each of some vectors with the rows of a matrix, which is read once for all."""
     if len(vectors) == 1:
         return [rescoring.products(matrix, vectors[0])]
-    return list(np.stack(vectors) @ matrix.T)
+    return list(rescoring.products(matrix, np.stack(vectors)))
 
 
 _PASSES = MatrixCache()

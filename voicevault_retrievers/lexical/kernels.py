@@ -328,19 +328,15 @@ def _tops(sums: Any) -> Any:
 @compiled
 def _reaching(sums: Any, tops: Any, cut: Any) -> Any:
     """The ordinals whose sums are at least a cut, ascending, and these sums; only their groups are read."""
-    count = 0
-    for group in range(len(tops)):
-        if tops[group] >= cut:
-            for at in range(group * GROUP, (group + 1) * GROUP):
-                count += sums[at] >= cut
-    near, found, used = np.empty(count, np.int64), np.empty(count, np.float32), 0
+    most, used = GROUP * (tops >= cut).sum(), 0
+    near, found = np.empty(most, np.int64), np.empty(most, np.float32)
     for group in range(len(tops)):
         if tops[group] >= cut:
             for at in range(group * GROUP, (group + 1) * GROUP):
                 if sums[at] >= cut:
                     near[used], found[used] = at, sums[at]
                     used += 1
-    return near, found
+    return near[:used], found[:used]
 
 
 @compiled
@@ -366,9 +362,8 @@ def dense(
             origin = np.uint64(held.run_blocks[run]) << np.uint64(16)
             for at in range(held.run_starts[run], held.run_starts[run + 1]):
                 sums[origin + held.low[at]] += weight * parts[at]
-    if len(live) > 0:
-        for at in range(len(live)):
-            sums[at] = sums[at] if live[at] else np.float32(0.0)
+    for at in range(len(live)):
+        sums[at] = sums[at] if live[at] else np.float32(0.0)
     slack, margin = _slack(constants, weights, base), 1.0 - MARGIN_HALF * (len(numbers) + 5)
     floor = max(SEEN_HALF, (threshold - base) * margin - slack)
     near = _highest(sums, len(ordinals), floor, margin, slack)

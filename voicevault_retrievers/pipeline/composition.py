@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from voicevault_retrievers.core.channel import Channel, Rewritten, Then, Through
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Query, Result, Route
 from voicevault_retrievers.dense.channel import VectorChannel
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, unknown
 from voicevault_retrievers.fusion.fuse import Fused
 from voicevault_retrievers.structure.graph import GraphChannel
 
@@ -36,19 +34,27 @@ def reads_history(channel: Channel) -> bool:
     return any(map(reads_history, channel.children().values()))
 
 
-def fused_names(channel: Channel) -> set[str]:
-    """The names of all fused channels below a channel, which a query's weights may name."""
+def check_weights(query: Query, channel: Channel) -> None:
+    """Raise ConfigError where a query's weights name what is no fused channel."""
+    names = _fused_names(channel) if query.weights else ()
+    for name in query.weights or ():
+        if name not in names:
+            raise unknown("channel in weights", name, names)
+
+
+def _fused_names(channel: Channel) -> set[str]:
+    """The names of all fused channels below a channel."""
     children = channel.children()
     own = children if isinstance(channel, Fused) else ()
-    return {*own, *(name for child in children.values() for name in fused_names(child))}
+    return {*own, *(name for child in children.values() for name in _fused_names(child))}
 
 
-def check_vector(query: Query, leaves: Sequence[Channel]) -> None:
+def check_vector(query: Query, channel: Channel) -> None:
     """Raise ConfigError where a bare vector fits no channel. Channels of unknown dimension may fit."""
     bare = query.vectors.get(ANY_EMBEDDER)
     if bare is None:  # avoids asking a server for a dimension
         return
-    semantic = [leaf for leaf in leaves if leaf.kind == "semantic"]
+    semantic = [leaf for leaf in channel.leaves() if leaf.kind == "semantic"]
     known = {leaf.name: leaf.embedder.dimension for leaf in semantic if isinstance(leaf, VectorChannel)}
     if len(known) == len(semantic) and len(bare) not in known.values():
         raise ConfigError(f"the query's vector has dimension {len(bare)}, which fits no channel: {known or 'none'}")

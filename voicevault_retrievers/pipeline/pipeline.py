@@ -39,7 +39,7 @@ from voicevault_retrievers.pipeline.batch import Asked, Batched
 from voicevault_retrievers.pipeline.composition import (
     answers_directly,
     check_vector,
-    fused_names,
+    check_weights,
     graph_of,
     reads_history,
 )
@@ -326,13 +326,8 @@ class Pipeline(Batched):
         asked = self.admitted(query)
         if history:
             asked = replace(asked, history=tuple(map(as_turn, history)))
-        if asked.weights:
-            names = fused_names(self.channel)
-            for name in asked.weights:
-                if name not in names:
-                    raise unknown("channel in weights", name, names)
-        if asked.vectors:
-            check_vector(asked, list(self.channel.leaves()))
+        check_weights(asked, self.channel)
+        check_vector(asked, self.channel)
         return asked
 
     def _result(self, query: Query, ranking: Ranking, spans: Sequence[Span]) -> Result:

@@ -254,15 +254,14 @@ class KeywordSuite(Suite):
                 client.bm25("pump", 5, statistics="engine")
             return
         permitted = {chunk.id for chunk in chunks if chunk.metadata["even"]}
+        asked = [*(chunk.id for chunk in chunks), "nobody"]
         for text in ("leaking valves", "水泵 压力", *MIXED):
             query = Query(text, require={"even": True})
             found = client.bm25(query, ALL, statistics="engine")
             falling(found, f"bm25 of {query!r} by the engine's statistics")
             equal(set(found.ids), set(base.bm25().search(query, ALL).ids), f"found by the words {query!r}")
             that(set(found.ids) <= permitted, f"{query!r} found what is not permitted")
-            told = (
-                client.engine.bm25(statistics="engine").scan(query).scores([*(chunk.id for chunk in chunks), "nobody"])
-            )
+            told = client.engine.bm25(statistics="engine").scan(query).scores(asked)
             listed = dict.fromkeys(permitted, 0.0) | scores_of(found)
             equal(sorted(told), sorted(listed), f"ids with a score for {query!r} by the engine's statistics")
             wrong = {one: (told[one], listed[one]) for one in listed if not near(told[one], listed[one], FLOAT)}

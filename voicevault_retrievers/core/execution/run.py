@@ -56,8 +56,8 @@ class Ticket:
     """Called at the deadline. A call that keeps running counts against its breaker."""
     drop: Callable[[], None] = lambda: None
     """Called when the outcome is no longer wanted. The call may be ended."""
-    ended: bool = False
     outcome: Any = None
+    """What the call ended with, once it is no longer pending."""
 
     @property
     def local(self) -> bool:
@@ -248,10 +248,10 @@ class Run:
             if call.at_home and not at_home:
                 kept.append((call, deliver))
             elif call.key is not None and (earlier := self._asked.get(call.key)) is not None:
-                if earlier.ended:
-                    deliver(earlier.outcome)
-                else:
+                if earlier in self.pending:
                     earlier.deliver.append(deliver)
+                else:
+                    deliver(earlier.outcome)
             else:
                 ticket = self._ticket(call, deliver)
                 if (refusal := self._refusal(ticket)) is not None:
@@ -271,7 +271,7 @@ class Run:
             outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
             raise outcome
-        ticket.ended, ticket.outcome = True, outcome
+        ticket.outcome = outcome
         self._note(ticket, outcome)
         for deliver in ticket.deliver:
             deliver(outcome)

@@ -80,7 +80,9 @@ def test_several_queries_of_one_call_share_passes_and_find_what_each_finds(
     pipeline = Preset.of({"version": 1, "channels": {"bm25": {}, "dense": {}}}).over(kb)
     texts = [f"pump {at} valve {at}" for at in range(6)]
     alone = [pipeline.search(text, k=5) for text in texts]
-    monkeypatch.setattr(passes.rescoring, "products", lambda *_: pytest.fail("a pass for one"))
+    products, vectors = passes.rescoring.products, []
+    monkeypatch.setattr(passes.rescoring, "products", lambda rows, of: vectors.append(of) or products(rows, of))
     together = pipeline.search_many(texts, k=5)
+    assert [of.shape for of in vectors] == [(6, HashEmbedder().dimension)]
     assert [one.errors for one in together] == [()] * 6
     assert [one.ranking.ids for one in together] == [one.ranking.ids for one in alone]

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -83,10 +83,10 @@ class Beside:
         self._ready: set[Hashable] = set()
         self._begun: set[Hashable] = set()
         self._asked: Counter[Hashable] = Counter()
-        self._queue: deque[tuple[Hashable, Sequence[Callable[[], object]]]] = deque()
+        self._queue: deque[tuple[Hashable, Iterable[Callable[[], object]]]] = deque()
         self._thread: threading.Thread | None = None
 
-    def ready(self, key: Hashable, steps: Sequence[Callable[[], object]], after: int) -> bool:
+    def ready(self, key: Hashable, steps: Iterable[Callable[[], object]], after: int) -> bool:
         """Whether the code for `key` is compiled.
 
         If not, it is compiled in the background once this was called more than `after` times, by running `steps`.

@@ -15,6 +15,7 @@ from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical import BM25, LexicalIndex
 from voicevault_retrievers.lexical.analysis import AnyAnalyzer
 from voicevault_retrievers.lexical.bm25 import Matches
+from voicevault_retrievers.lexical.expansion_notes import Noted
 from voicevault_retrievers.store.live_curation import CurationSource, LiveGuard
 from voicevault_retrievers.store.saved_index import live_chunks
 
@@ -164,7 +165,7 @@ class KeywordCopy(BM25):
         return f"{super().__repr__()[:-1]}, source={self.source.name})"
 
 
-class _Current(list[Match]):
+class _Current(list[Match], Noted):
     """The current matches among some matches, with their notes."""
 
     def __init__(self, current: Iterable[Match], found: Sequence[Match]) -> None:

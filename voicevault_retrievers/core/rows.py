@@ -164,7 +164,8 @@ def spaced(tables: Sequence[Rows], size: int) -> list[list[int]]:
 
 def best_by_id(ids: Sequence[str], scores: NDArray[np.float64], k: int, *, positive: bool = False) -> list[int]:
     """The positions of the k highest scores, best first, ties by ascending id; `positive` drops scores of 0 or less."""
-    near = np.flatnonzero((scores >= kth_highest([scores], k)) & ((scores > 0) | (not positive))).tolist()
+    wanted = scores >= kth_highest([scores], k)
+    near = np.flatnonzero(wanted & (scores > 0) if positive else wanted).tolist()
     return [at for _, _, at in sorted(zip((-scores[near]).tolist(), [ids[at] for at in near], near, strict=True))[:k]]
 
 

@@ -19,9 +19,8 @@ from voicevault_retrievers.core.rows import Rows, best, located, spaced
 from voicevault_retrievers.core.selection import Ordinals, Selection
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.core.vectors import embedded, unit_rows
-from voicevault_retrievers.dense import rescoring
+from voicevault_retrievers.dense import passes, rescoring
 from voicevault_retrievers.dense.int8 import Codes
-from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.dense.rescoring import Bounds
 from voicevault_retrievers.errors import ConfigError
 
@@ -217,7 +216,7 @@ def _bounds(parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequen
     """For each part each vector's products with all its rows or some, or with codes upper bounds of these."""
     whole = [part.matrix for part, ordinals in parts if part.reads_whole(ordinals)]
     with BATON.aside(sum(len(part.rows) if ordinals is None else len(ordinals) for part, ordinals in parts)):
-        read = iter(Passes.over(whole).products(vectors, whole) if whole else ())
+        read = iter(passes.products(vectors, whole))
         found: list[Sequence[Bounds]] = []
         for part, ordinals in parts:
             if part.reads_whole(ordinals):

@@ -11,9 +11,9 @@ subtracted, codes of bge-small lose a quarter of what they otherwise would.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import sqrt
 from typing import Any
 
@@ -74,8 +74,7 @@ class Codes:
     def bounds(self, vector: Vector, ordinals: Ordinals | None = None) -> Bounds:
         """Upper bounds of the inner products of a vector with all rows, or with some."""
         large = self.codes.size >= COMPILED_FROM and installed()
-        key = "int8", kind((self.codes, self.scales, self.residuals))
-        if large and BESIDE.ready(key, [partial(self._compiled, vector, ordinals)], FEW):
+        if large and BESIDE.ready(self._kind, [partial(self._compiled, vector, ordinals)], FEW):
             return self._compiled(vector, ordinals)
         return self._upper(rescoring.products(self.codes, vector, ordinals), vector, ordinals)
 
@@ -93,9 +92,10 @@ class Codes:
     def _upper(self, products: Bounds, vector: Vector, ordinals: Ordinals | None) -> Bounds:
         """The bounds from the products with the codes."""
         chosen = slice(None) if ordinals is None else ordinals
-        slack, length = self._longest * rescoring.rounding(vector), (1 + ROUNDING) * rescoring.length(vector)
+        slack, length = self._longest * rescoring.rounding(vector), rescoring.length(vector)
         found: Bounds = (products + np.float32(slack)) * self.scales[chosen]
-        return found + self.residuals[chosen] * np.float32(length) + np.float32(self._base(vector))
+        found += self.residuals[chosen] * np.float32((1 + ROUNDING) * length)
+        return found + np.float32(self._base(vector, length))
 
     def _compiled(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
         from voicevault_retrievers.dense.int8_kernels import scan
@@ -105,14 +105,22 @@ class Codes:
         slack = self._longest * (lost + ROUNDING * length)
         found = np.empty(len(self.codes) if ordinals is None else len(ordinals), dtype=np.float32)
         arrays = (self.codes, self.scales, self.residuals, levels)
-        constants = (self._base(vector), step, slack, (1 + ROUNDING) * length)
+        constants = (self._base(vector, length), step, slack, (1 + ROUNDING) * length)
         scan(*arrays, *constants, _ALL if ordinals is None else ordinals, found)
         return found
 
-    def _base(self, vector: Vector) -> float:
-        """An upper bound of the centre's contribution to every product."""
-        rounding = ROUNDING * rescoring.length(self.centre) * rescoring.length(vector)
+    def _base(self, vector: Vector, length: float) -> float:
+        """An upper bound of the centre's contribution to every product with a vector of this length."""
+        rounding = ROUNDING * self._centre_length * length
         return float(self.centre.astype(np.float64) @ vector.astype(np.float64)) + rounding
+
+    @cached_property
+    def _kind(self) -> Hashable:
+        return "int8", kind((self.codes, self.scales, self.residuals))
+
+    @cached_property
+    def _centre_length(self) -> float:
+        return rescoring.length(self.centre)
 
     @property
     def _longest(self) -> float:
@@ -193,4 +201,4 @@ def _levels(vector: Vector) -> tuple[NDArray[np.int16], float, float]:
     sizes = np.abs(wide)
     step = max(float(sizes.max()) / 32767, TOP * float(sizes.sum()) / (2**31 - 1 - 64 * len(wide)))
     levels = np.rint(wide / step).astype(np.int16) if step > 0 else np.zeros(len(wide), dtype=np.int16)
-    return levels, step, float(np.linalg.norm(wide - step * levels))
+    return levels, step, rescoring.length(wide - step * levels)

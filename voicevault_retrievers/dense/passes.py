@@ -16,6 +16,15 @@ from voicevault_retrievers.dense.rescoring import Bounds
 
 MOST = 16
 """The most queries that share a pass: each needs one number per row."""
+SHARED_FROM = 1 << 20
+"""The count of numbers in all matrices from which queries share a pass: to wait for others takes as long as less."""
+
+
+def products(vectors: Sequence[Vector], matrices: Sequence[NDArray[np.float32]]) -> Sequence[Sequence[Bounds]]:
+    """For each matrix the inner products of each vector with its rows; passes over large matrices are shared."""
+    if sum(matrix.size for matrix in matrices) < SHARED_FROM:
+        return [_products(matrix, vectors) for matrix in matrices]
+    return Passes.over(matrices).products(vectors, matrices)
 
 
 class _Asked:

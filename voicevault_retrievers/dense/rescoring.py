@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import numpy as np
@@ -47,9 +48,10 @@ def rounding(vector: Vector) -> float:
     return (len(vector) + 8) * 2.0**-23 * length(vector)
 
 
-def length(vector: Vector) -> float:
+def length(vector: NDArray[np.floating]) -> float:
     """The Euclidean norm."""
-    return float(np.linalg.norm(vector.astype(np.float64)))
+    wide = vector.astype(np.float64, copy=False)
+    return math.sqrt(wide @ wide)
 
 
 def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
@@ -91,9 +93,7 @@ def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vec
     wide = vector.astype(np.float64)
     for start in range(0, len(found), step):
         some = slice(start, start + step)
-        block = matrix[ordinals[some]].astype(np.float64)
-        block *= wide
-        found[some] = block.sum(axis=1)
+        found[some] = np.multiply(matrix[ordinals[some]], wide).sum(axis=1)
     return found
 
 

@@ -277,8 +277,8 @@ def _totals(parts: Contributions, size: int) -> Column:
 
 def _best(ids: Sequence[str], totals: Column, k: int) -> list[int]:
     """The positions of the k chunks with the highest totals, best first, ties by ascending id."""
-    odd = np.flatnonzero(~np.isfinite(totals)).tolist()
-    check_scores((ids[at], float(totals[at])) for at in odd)
+    if not np.isfinite(totals).all():
+        check_scores(zip(ids, totals.tolist(), strict=True))
     return best_by_id(ids, totals, k)
 
 

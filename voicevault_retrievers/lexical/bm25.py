@@ -28,7 +28,7 @@ GROWTH = 4
 """The factor by which the search depth grows while too few chunks satisfy a query's operators."""
 
 
-class Matches(Listing[Match]):
+class Matches(Listing[Match], Noted):
     """The matches of a wording, with the reading of the wording."""
 
     def __init__(self, reading: QueryReading, found: Listing[Scored], analyzer: AnyAnalyzer) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Protocol, runtime_checkable
 
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import Failure
@@ -21,10 +21,10 @@ FAR = 5
 """Words of this many edits and more are equally far from the written word."""
 
 
-@runtime_checkable
-class Noted(Protocol):
+class Noted(ABC):
     """Matches that have notes."""
 
+    @abstractmethod
     def notes(self, stage: str) -> Mapping[str, Failure]:
         """The notes by the word that they are about, as those of a channel of this name."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -49,11 +49,18 @@ def ready(postings: Postings, wanted: Wanted, selection: Selection | None, after
     few = each or _few(postings, selection)
     masked = () if few or selection is None else kind([selection.mask])
     key = "lexical", few, masked, postings.count > ROOM, postings.kind
-    steps: list[Callable[[], object]] = [partial(search, postings, wanted, selection, each=each)]
+    return BESIDE.ready(key, _steps(postings, wanted, selection, each, few), after)
+
+
+def _steps(
+    postings: Postings, wanted: Wanted, selection: Selection | None, each: bool, few: bool
+) -> Iterator[Callable[[], object]]:
+    """Searches that compile all loops."""
+    run = partial(search, postings, wanted, selection, each=each)
+    yield run
     if not few:
-        weights = wanted.weights
-        steps += [lambda: parts_of(postings, wanted.formula, wanted.mean_length, weights, at_once=True), steps[0]]
-    return BESIDE.ready(key, steps, after)
+        yield partial(parts_of, postings, wanted.formula, wanted.mean_length, wanted.weights, at_once=True)
+        yield run
 
 
 def _few(postings: Postings, selection: Selection | None) -> bool:

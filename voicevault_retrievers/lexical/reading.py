@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -93,9 +93,9 @@ class QueryReader:
         asked = index._ask(terms, self.formula, counting)
         expansions = [terms_of.expanded(pattern) for pattern in patterns]
         names: dict[Forms, ExpandedTerm] = {(one.name,): one for one in expansions}
-        if self.fuzzy:
+        if self.fuzzy and (unknown := [term for term in words if term.forms not in asked.terms]):
             plain = _plain_words(wording) - _plain_words(Variant(" ".join([*map(str, literal.must), *literal.phrases])))
-            names |= terms_of.corrections(words, set(asked.terms), plain, self.fuzzy)
+            names |= terms_of.corrections(unknown, plain, self.fuzzy)
         if not names:
             return QueryReading(index, words, asked, demands, cache(partial(finding, asked=words)), tags)
         weighed = {**terms, **dict(zip(names, patterns.values(), strict=False))}
@@ -121,9 +121,10 @@ class QueryReader:
         terms_of = _Terms(self.analyzer, index, None, tags)
         read = [query_terms(self.analyzer, text, tags) for text in texts]
         known = set(index._ask({term.forms: 1.0 for terms in read for term in terms}, self.formula, None).terms)
+        unknown = ([term for term in terms if term.forms not in known] for terms in read)
         return [
-            bool(terms_of.corrections(terms, known, _plain_words(Variant(text)), self.fuzzy))
-            for terms, text in zip(read, texts, strict=True)
+            bool(terms and terms_of.corrections(terms, _plain_words(Variant(text)), self.fuzzy))
+            for terms, text in zip(unknown, texts, strict=True)
         ]
 
     def _parsed(self, text: str) -> Operators:
@@ -166,18 +167,18 @@ class _Terms:
         return ExpandedTerm(str(pattern), tuple(kept), len(found), is_unknown=False)
 
     def corrections(
-        self, words: Iterable[QueryTerm], known: Collection[Forms], plain: set[str], fuzzy: Literal["auto", 1, 2]
+        self, unknown: Iterable[QueryTerm], plain: set[str], fuzzy: Literal["auto", 1, 2]
     ) -> Mapping[Forms, ExpandedTerm]:
-        """The plain words that are not among the known terms, with the nearest terms, where there are any."""
-        unknown: dict[Forms, str] = {}
-        for term in words:
-            if term.forms not in known and term.word.casefold() in plain:
-                unknown.setdefault(term.forms, term.word)
+        """The plain words among those whose terms no counted chunk has, with the nearest terms, if there are any."""
+        words: dict[Forms, str] = {}
+        for term in unknown:
+            if term.word.casefold() in plain:
+                words.setdefault(term.forms, term.word)
         allowed = edits_allowed if fuzzy == "auto" else lambda word: fuzzy if len(word) <= LONGEST else 0
-        found = {forms: self._near(forms, allowed) for forms in unknown}
+        found = {forms: self._near(forms, allowed) for forms in words}
         nearest = {forms: [one for one in near if one.edits == near[0].edits] for forms, near in found.items()}
         return {
-            forms: ExpandedTerm(unknown[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
+            forms: ExpandedTerm(words[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
             for forms, near in nearest.items()
             if near
         }

@@ -122,6 +122,16 @@ def test_searches_of_other_commits_share_passes() -> None:
     assert Passes.over([MATRIX]) is not Passes.over([MATRIX.copy()])
 
 
+def test_nobody_waits_for_a_small_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = passes.products(MATRIX[:2], [MATRIX, MATRIX[:5]])
+    monkeypatch.setattr(Passes, "products", lambda *_: pytest.fail("shared"))
+    assert np.array_equal(passes.products(MATRIX[:2], [MATRIX, MATRIX[:5]])[1], found[1])
+    monkeypatch.setattr(passes, "SHARED_FROM", MATRIX[:-1].size)
+    with pytest.raises(pytest.fail.Exception, match="shared"):
+        passes.products(MATRIX[:2], [MATRIX])
+    assert passes.products(MATRIX[:2], []) == []
+
+
 def test_a_reader_that_is_lost_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a fork, which leaves its thread behind."""
     monkeypatch.setattr(passes, "PATIENCE", 0.01)
@@ -140,6 +150,7 @@ def test_what_is_found_does_not_depend_on_who_else_searches(monkeypatch: pytest.
     texts = [f"pump valve {at}" for at in range(64)]
     alone = [both.search(text) for text in texts]
     monkeypatch.setattr(baton, "LONG", 1)
+    monkeypatch.setattr(passes, "SHARED_FROM", 1)
     wide: list[int] = []
     stack = np.stack
     monkeypatch.setattr(passes.np, "stack", lambda rows: wide.append(len(rows)) or stack(rows))
@@ -149,7 +160,9 @@ def test_what_is_found_does_not_depend_on_who_else_searches(monkeypatch: pytest.
         return Passes.over([index.parts[0].matrix])._waiting
 
     def products(*given: object) -> NDArray[np.float32]:
-        while not wide and not waiting():  # the first is held until somebody else has come
+        for _ in range(30_000):  # the first is held until somebody else has come
+            if wide or waiting():
+                break
             threading.Event().wait(0.001)
         return quick(*given)  # type: ignore[arg-type]
 

@@ -21,8 +21,7 @@ from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.queries import Turn
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Result, Route, Variant, Vector
-from voicevault_retrievers.dense import ExactVectors, VectorPart
-from voicevault_retrievers.dense.passes import Passes
+from voicevault_retrievers.dense import ExactVectors, VectorPart, passes
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.pipeline.batch import TOGETHER
 from voicevault_retrievers.pipeline.query_file import read_queries
@@ -132,13 +131,13 @@ async def test_queries_that_are_searched_together_find_what_each_finds_alone() -
 @pytest.mark.usefixtures("unrecorded")
 async def test_their_texts_are_embedded_in_one_batch_and_the_vectors_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, int]] = []
-    each = Passes.products
+    products = passes.products
 
-    def counted(self: Passes, vectors: Sequence[Vector], matrices: Sequence[Any]) -> Any:
+    def counted(vectors: Sequence[Vector], matrices: Sequence[Any]) -> Any:
         read.append((len(vectors), len(matrices)))
-        return each(self, vectors, matrices)
+        return products(vectors, matrices)
 
-    monkeypatch.setattr(Passes, "products", counted)
+    monkeypatch.setattr(passes, "products", counted)
     queries = [f"pump {at}" for at in range(TOGETHER)]
     for search in ("search_many", "asearch_many"):
         embedder = Counting(16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,7 +52,7 @@ class VectorChannel(LeafChannel):
         self.index = index
         self.embedder = embedder
         self._embedded: LRUCache[str, Vector] = LRUCache(KEPT, for_queries=True)
-        self.afind = self._awaited if callable(getattr(embedder, "aembed_queries", None)) else None
+        self._awaits = callable(getattr(embedder, "aembed_queries", None))
         self.local = self.afind is None and getattr(index, "local", False)
         self.computes = getattr(embedder, "local", False)
 
@@ -62,6 +62,11 @@ class VectorChannel(LeafChannel):
     ) -> VectorChannel:
         """Exact search over chunks held in memory, which are embedded now."""
         return cls(MemoryVectors.build(chunks, embedder), embedder, timeout=timeout, name=name)
+
+    @property
+    def afind(self) -> Callable[[Query, Sequence[Variant], int], Any] | None:  # type: ignore[override]  # not kept
+        """`find` that awaits the embedder; None where the embedder has no async methods."""
+        return self._awaited if self._awaits else None
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [

@@ -17,7 +17,7 @@ from voicevault_retrievers.dense.rescoring import Bounds
 MOST = 16
 """The most queries that share a pass: each needs one number per row."""
 SHARED_FROM = 1 << 20
-"""The count of numbers in all matrices from which queries share a pass: to wait for others takes as long as less."""
+"""The count of numbers in all matrices from which queries share a pass; fewer are read sooner than others wait."""
 
 
 def products(vectors: Sequence[Vector], matrices: Sequence[NDArray[np.float32]]) -> Sequence[Sequence[Bounds]]:

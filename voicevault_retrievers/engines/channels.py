@@ -104,7 +104,6 @@ class EngineLeaf(LeafChannel, Generic[E]):
     def __init__(self, engine: E, name: str, kind: ChannelKind, *, timeout: float | None = None) -> None:
         super().__init__(name, kind, timeout=timeout)
         self.engine = engine
-        self.afind = self._afind
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         return noted(self.name, self.engine, found)
@@ -117,7 +116,7 @@ class EngineLeaf(LeafChannel, Generic[E]):
         """For each wording at most k matches, best first."""
         return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
 
-    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+    async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
 
 
@@ -309,7 +308,6 @@ class EngineDense(VectorChannel):
     def __init__(self, engine: SearchedEngine, **options: Any) -> None:
         self.engine = engine
         super().__init__(_Index(engine), None, **options)  # type: ignore[arg-type]  # see `embedder`
-        self.afind = self._afind
 
     @property
     def has_options(self) -> bool:
@@ -329,7 +327,7 @@ class EngineDense(VectorChannel):
         """For each wording at most k chunks, nearest first."""
         return self.engine.run(self._finding(query, wordings, k))
 
-    async def _afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
+    async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         return await self.engine.arun(self._finding(query, wordings, k))
 
     def _finding(self, query: Query, wordings: Sequence[Variant], k: int) -> Steps[list[Sequence[Match]]]:

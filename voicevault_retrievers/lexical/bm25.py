@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from voicevault_retrievers._support.checks import flag
@@ -32,7 +32,7 @@ class Matches(Listing[Match], Noted):
     """The matches of a wording, with the reading of the wording."""
 
     def __init__(self, reading: QueryReading, found: Listing[Scored], analyzer: AnyAnalyzer) -> None:
-        super().__init__(found.ids, found.scores, self._match)
+        super().__init__(found.ids, found.scores, partial(_match, reading, found))
         self.reading = reading
         self.found = found
         self.analyzer = analyzer
@@ -43,15 +43,12 @@ class Matches(Listing[Match], Noted):
             return {}
         return expansion_notes(stage, self.reading, self.analyzer, self if current is None else current)
 
-    @cached_property
-    def _words(self) -> Mapping[str, str]:
-        return {term.forms[0]: term.word for term in reversed(self.reading.words)}
 
-    def _match(self, at: int) -> Match:
-        hit = self.found[at]
-        header = hit.chunk.header
-        in_header = self.reading.words_in(header) if header else ()
-        return Match(hit.chunk, hit.score, tuple(self._words[term] for term in hit.terms), header_terms=in_header)
+def _match(reading: QueryReading, found: Listing[Scored], at: int) -> Match:
+    hit = found[at]
+    header = hit.chunk.header
+    in_header = reading.words_in(header) if header else ()
+    return Match(hit.chunk, hit.score, tuple(reading.word_of[term] for term in hit.terms), header_terms=in_header)
 
 
 class KeywordScan:

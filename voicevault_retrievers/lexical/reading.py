@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from voicevault_retrievers.core.filters import Filter
@@ -62,6 +62,11 @@ class QueryReading:
     tags: str
     expansions: Sequence[ExpandedTerm] = ()
 
+    @cached_property
+    def word_of(self) -> Mapping[str, str]:
+        """The first word of each term, by the term's first form."""
+        return {term.forms[0]: term.word for term in reversed(self.words)}
+
     def scores(self, ids: Sequence[str], passing: Filter | None) -> dict[str, float]:
         """The scores of those given chunks that a search could find; 0 where no term matches."""
         left = self.demands.passing(self.index.segments, ids) if self.demands else ids
@@ -93,7 +98,8 @@ class QueryReader:
         asked = index._ask(terms, self.formula, counting)
         expansions = [terms_of.expanded(pattern) for pattern in patterns]
         names: dict[Forms, ExpandedTerm] = {(one.name,): one for one in expansions}
-        if self.fuzzy and (unknown := [term for term in words if term.forms not in asked.terms]):
+        known = set(asked.terms)
+        if self.fuzzy and (unknown := [term for term in words if term.forms not in known]):
             plain = _plain_words(wording) - _plain_words(Variant(" ".join([*map(str, literal.must), *literal.phrases])))
             names |= terms_of.corrections(unknown, plain, self.fuzzy)
         if not names:
@@ -149,10 +155,15 @@ class _Terms:
         self._analyzer = analyzer
         self._tags = tags
         self._dictionary = TermDictionary(index.segments, index.population(counting))
-        self.pattern = cache(self._pattern)
+        self._patterns: dict[TermPattern, Sequence[str]] = {}
 
-    def _pattern(self, pattern: TermPattern) -> Sequence[str]:
+    def pattern(self, pattern: TermPattern) -> Sequence[str]:
         """All terms that a pattern stands for, the best first."""
+        if pattern not in self._patterns:
+            self._patterns[pattern] = self._found(pattern)
+        return self._patterns[pattern]
+
+    def _found(self, pattern: TermPattern) -> Sequence[str]:
         begins = _beginnings(self._analyzer, pattern.word, self._tags)
         if pattern.is_prefix:
             return self._dictionary.beginning(begins)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import merge
 from itertools import chain, repeat
 from operator import attrgetter
@@ -49,6 +49,40 @@ class PendingTerms(NamedTuple):
 
     terms: Memtable
     came: Mapping[LoggedChunk, int]
+
+
+class TailTerms:
+    """The log's chunks by ascending id, and their terms: analysed when first asked for, each chunk once.
+
+    `before` are the terms that an earlier snapshot analysed.
+    """
+
+    def __init__(self, tail: Mapping[str, LoggedChunk], before: PendingTerms, analyzer: SavedAnalyzer) -> None:
+        self._tail, self._before, self._analyzer = tail, before, analyzer
+
+    @cached_property
+    def ordered(self) -> Sequence[LoggedChunk]:
+        return [self._tail[chunk_id] for chunk_id in sorted(self._tail)]
+
+    @cached_property
+    def _pending(self) -> PendingTerms:
+        new = [logged for logged in self.ordered if logged not in self._before.came]
+        if not new:
+            return self._before
+        analyzed = self._analyzer.analyse([logged.chunk.indexed_text for logged in new])
+        came = {**self._before.came, **{logged: self._before.terms.came + at for at, logged in enumerate(new)}}
+        documents = (analyzed.document(at) for at in range(len(new)))
+        return PendingTerms(self._before.terms.extended(documents, ()), came)
+
+    @property
+    def latest(self) -> PendingTerms:
+        """What has been analysed so far."""
+        return self._pending if "_pending" in vars(self) else self._before
+
+    def index(self, rows: Rows) -> IndexSegment:
+        """The index of the log's chunks."""
+        terms, came = self._pending
+        return IndexSegment(rows, terms.reordered([came[logged] for logged in self.ordered]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +205,7 @@ class Snapshot:
             tail_parents=tail_parents,
             touched=self.touched | touched,
             written=written,
-            before=vars(self).get("waiting", self.before),
+            before=self._terms.latest,
         )
 
     def renewed(self, following: Manifest) -> Snapshot:
@@ -190,7 +224,7 @@ class Snapshot:
             segments=opened.segments,
             lexical=tuple(lexical for lexical, _ in now),
             parents=tuple(parents for _, parents in now),
-            before=vars(self).get("waiting", self.before),
+            before=self._terms.latest,
         )
 
     @property
@@ -261,9 +295,13 @@ class Snapshot:
         return found
 
     @cached_property
+    def _terms(self) -> TailTerms:
+        return TailTerms(self.tail, self.before, self.analyzer)
+
+    @property
     def ordered(self) -> Sequence[LoggedChunk]:
         """The chunks of the log, by ascending id."""
-        return [self.tail[chunk_id] for chunk_id in sorted(self.tail)]
+        return self._terms.ordered
 
     @property
     def vectors(self) -> NDArray[np.float32] | None:
@@ -272,17 +310,6 @@ class Snapshot:
         if dimension is None:
             return None
         return np.array([logged.vector for logged in self.ordered], dtype=np.float32).reshape(-1, dimension)
-
-    @cached_property
-    def waiting(self) -> PendingTerms:
-        """The terms of the log's chunks; each chunk is analysed once."""
-        new = [logged for logged in self.ordered if logged not in self.before.came]
-        if not new:
-            return self.before
-        analyzed = self.analyzer.analyse([logged.chunk.indexed_text for logged in new])
-        came = {**self.before.came, **{logged: self.before.terms.came + at for at, logged in enumerate(new)}}
-        documents = (analyzed.document(at) for at in range(len(new)))
-        return PendingTerms(self.before.terms.extended(documents, ()), came)
 
     def committed(self) -> Iterator[tuple[StoredSegment, Rows]]:
         """The segments, with the chunks that are live in the manifest; changes in the log do not count."""
@@ -297,18 +324,13 @@ class Snapshot:
 
     @cached_property
     def parts(self) -> tuple[SearchedPart, ...]:
-        """The searchable parts: the segments, and one for the log's chunks."""
+        """The searchable parts: the segments, and one for the log's chunks, of which vector search needs no terms."""
         if not self.tail:
             return tuple(self.sealed)
         ordered = self.ordered
         chunks = Lazy(len(ordered), lambda at: codec.own(ordered[at].chunk))
         rows = Rows(chunks, [logged.chunk.id for logged in ordered])
-        return (*self.sealed, SearchedPart(rows, self.vectors, lambda: self._logged(rows)))
-
-    def _logged(self, rows: Rows) -> IndexSegment:
-        """The index of the log's chunks; analysed lazily, so that a vector search does not wait for it."""
-        terms, came = self.waiting
-        return IndexSegment(rows, terms.reordered([came[logged] for logged in self.ordered]))
+        return (*self.sealed, SearchedPart(rows, self.vectors, partial(self._terms.index, rows)))
 
 
 def _live(rows: Rows, items: Sequence[T]) -> Iterator[T]:

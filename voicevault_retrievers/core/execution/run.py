@@ -43,6 +43,10 @@ ABREAST = 4
 """The most runs that wait for remote calls at a time: waiting behind other runs would use up a call's deadline."""
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 @dataclass(eq=False)
 class Ticket:
     """A started call of a run, with its deadline and the receivers of its outcome."""
@@ -52,9 +56,9 @@ class Ticket:
     deliver: list[Callable[[Any], None]]
     began: float
     deadline: float
-    abandon: Callable[[], None] = lambda: None
+    abandon: Callable[[], None] = nothing
     """Called at the deadline. A call that keeps running counts against its breaker."""
-    drop: Callable[[], None] = lambda: None
+    drop: Callable[[], None] = nothing
     """Called when the outcome is no longer wanted. The call may be ended."""
     outcome: Any = None
     """What the call ended with, once it is no longer pending."""
@@ -63,6 +67,12 @@ class Ticket:
     def local(self) -> bool:
         """Whether the call waits for nothing remote, has no coroutine, and has no deadline."""
         return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
+
+    def end(self, outcome: Any) -> list[Callable[[Any], None]]:
+        """Keep the outcome, and return its receivers. These and the call's thread refer to the ticket: none is kept."""
+        receivers, self.deliver = self.deliver, []
+        self.outcome, self.abandon, self.drop = outcome, nothing, nothing
+        return receivers
 
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
         breaker = self.call.breaker or CircuitBreaker()
@@ -271,9 +281,8 @@ class Run:
             outcome = SearchNotAvailableError(f"{ticket.call.name} was cancelled")
         if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
             raise outcome
-        ticket.outcome = outcome
         self._note(ticket, outcome)
-        for deliver in ticket.deliver:
+        for deliver in ticket.end(outcome):
             deliver(outcome)
 
     def news(self) -> list[tuple[Span, Any]]:
@@ -294,10 +303,12 @@ class Run:
             self._news.append((span, outcome))
 
     def shut(self) -> None:
-        """Drop pending calls and close the generators, the latest first."""
+        """Drop all calls and close the generators, the latest first."""
         for ticket in self.pending:
             ticket.drop()
+            ticket.end(None)
         self.pending.clear()
+        self._asked.clear()
         for plan in reversed(self._plans):
             plan.close()
 

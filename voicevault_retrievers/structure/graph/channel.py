@@ -58,8 +58,12 @@ class GraphChannel(LeafChannel):
         self.depth = whole("depth", depth)
         self.decay = checked_decay(decay)
         self.fan_out = whole("fan_out", fan_out)
-        if _waits_for_nobody(self.store, "aedges") and _waits_for_nobody(self.reader, "aread"):
-            self.afind = self._afind
+        self._awaits = _waits_for_nobody(self.store, "aedges") and _waits_for_nobody(self.reader, "aread")
+
+    @property
+    def afind(self) -> Callable[[Query, Sequence[Variant], int], Any] | None:  # type: ignore[override]  # not kept
+        """`find` that awaits the store and the reader; None where one of them has no async methods but blocks."""
+        return self._afind if self._awaits else None
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         """For each wording at most k chunks, best first."""

@@ -155,7 +155,7 @@ async def test_a_direct_answer_that_fails_leaves_the_hits_and_says_so(monkeypatc
         raise StorageError("the disk is gone")
 
     monkeypatch.setattr(channel, "_direct", broken)
-    monkeypatch.setattr(channel, "afind", None)
+    monkeypatch.setattr(channel, "_awaits", False)
     pipeline = compose({"graph": channel}, expansion=Expand(route=True))
     for result in (pipeline.search("Section 421"), await pipeline.asearch("Section 421")):
         assert [hit.id for hit in result.hits] == ["p"]

@@ -43,7 +43,7 @@ ABREAST = 4
 """The most runs that wait for remote calls at a time: waiting behind other runs would use up a call's deadline."""
 
 
-def nothing() -> None:
+def ignore(*values: object) -> None:
     """Do nothing."""
 
 
@@ -56,9 +56,9 @@ class Ticket:
     deliver: list[Callable[[Any], None]]
     began: float
     deadline: float
-    abandon: Callable[[], None] = nothing
+    abandon: Callable[[], object] = ignore
     """Called at the deadline. A call that keeps running counts against its breaker."""
-    drop: Callable[[], None] = nothing
+    drop: Callable[[], object] = ignore
     """Called when the outcome is no longer wanted. The call may be ended."""
     outcome: Any = None
     """What the call ended with, once it is no longer pending."""
@@ -69,10 +69,10 @@ class Ticket:
         return self.call.local and self.call.coroutine is None and math.isinf(self.deadline)
 
     def end(self, outcome: Any) -> list[Callable[[Any], None]]:
-        """Keep the outcome, and return its receivers. These and the call's thread refer to the ticket: none is kept."""
-        receivers, self.deliver = self.deliver, []
-        self.outcome, self.abandon, self.drop = outcome, nothing, nothing
-        return receivers
+        """Keep the outcome, and return its receivers. What refers back to the ticket is not kept."""
+        deliver, self.deliver = self.deliver, []
+        self.outcome, self.abandon, self.drop = outcome, ignore, ignore
+        return deliver
 
     def in_thread(self, done: Callable[[Any], None], bridge: LoopBridge | None = None) -> None:
         breaker = self.call.breaker or CircuitBreaker()
@@ -86,7 +86,7 @@ class Ticket:
 
         self.abandon = abandon
         # Frees the worker of a call whose run has ended, which may hang.
-        self.drop = lambda: ignore(WORKERS.abandon(task, release=lambda: None))
+        self.drop = partial(WORKERS.abandon, task, release=ignore)
 
     def _group(self) -> Hashable:
         """The worker group of the call: its breaker, else the enclosing call's group, else its name."""
@@ -102,12 +102,7 @@ class Ticket:
                 outcome = error
             inbox.put_nowait((self, outcome))
 
-        task = loop.create_task(awaited())
-
-        def abandon() -> None:
-            task.cancel()
-
-        self.abandon = self.drop = abandon
+        self.abandon = self.drop = loop.create_task(awaited()).cancel
 
 
 class Ready(NamedTuple):
@@ -371,10 +366,6 @@ class Run:
         self.outcome, self.done = outcome, True
 
 
-def ignore(value: object) -> None:
-    """Ignore an outcome."""
-
-
 def _bound(receive: Callable[[int, Any], None], at: int) -> Callable[[Any], None]:
     return lambda outcome: receive(at, outcome)
 
@@ -388,13 +379,11 @@ def finish(tickets: Sequence[Ticket]) -> None:
 def outcomes_of(tickets: Sequence[Ticket]) -> Sequence[Any]:
     """The outcomes of calls that can be made at once. Where the joint call fails, each call is made alone."""
     each = tickets[0].call.each
-    outcomes: Any = None
     if each is not None and len(tickets) > 1:
         outcomes = outcome_of(partial(each, [ticket.call.argument for ticket in tickets]))
-    if outcomes is None or isinstance(outcomes, Exception):
-        outcomes = [outcome_of(ticket.call.run) for ticket in tickets]
-    made: Sequence[Any] = outcomes
-    return made
+        if not isinstance(outcomes, Exception):
+            return list(outcomes)
+    return [outcome_of(ticket.call.run) for ticket in tickets]
 
 
 def _is_cancelled(outcome: Any) -> bool:

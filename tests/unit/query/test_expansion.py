@@ -51,6 +51,11 @@ def test_wordings(question: str, wordings: list[str]) -> None:
         assert {variant.terms is None for variant in asked} <= {bare}
 
 
+def test_another_spelling_counts_as_the_word_itself() -> None:
+    (variant,) = RuleExpansion(2).rewrite(Query("colour of the e-mail")).variants
+    assert variant.terms == {"colour of the e-mail": 1.0, "color": 1.0, "email": 1.0}
+
+
 def test_given_variants_stay_and_count() -> None:
     query = RuleExpansion(2).rewrite(Query("How do I reset the pump?", (Variant("restart it"),)))
     assert [variant.text for variant in query.variants] == ["restart it"]

@@ -313,7 +313,7 @@ def run(folder: Path) -> None:
         asked.write_text("\n".join(tests))
         options = ["-x", "-n", "0", "-p", "no:randomly", "--no-header", f"@{asked}"]
         status = pytest(tree, options, 60 + 3 * part, **variables)
-        ends = {0: "survived", 1: "killed", 2: "killed", 4: "killed (collecting)", None: "killed (hangs)"}
+        ends = {0: "survived", 1: "killed", 2: "killed", 4: "killed (collecting)", None: "not finished"}
         end = ends.get(status, f"exit {status}")
         return told | {"end": end, "seconds": round(time.monotonic() - started, 1)}
 

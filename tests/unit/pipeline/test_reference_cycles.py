@@ -49,9 +49,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Any]]]:
     gc.enable()
 
 
-def free(seen: Sequence[weakref.ref[Any]], seconds: float = 10) -> bool:
+def free(seen: Sequence[weakref.ref[Any]]) -> bool:
     """Whether all is gone; a worker thread lets go of its call a moment after it has delivered the outcome."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + 10
     while any(one() is not None for one in seen) and time.monotonic() < until:
         time.sleep(0.001)
     return all(one() is None for one in seen)

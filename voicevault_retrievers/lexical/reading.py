@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -98,10 +98,9 @@ class QueryReader:
         asked = index._ask(terms, self.formula, counting)
         expansions = [terms_of.expanded(pattern) for pattern in patterns]
         names: dict[Forms, ExpandedTerm] = {(one.name,): one for one in expansions}
-        known = set(asked.terms)
-        if self.fuzzy and (unknown := [term for term in words if term.forms not in known]):
-            plain = _plain_words(wording) - _plain_words(Variant(" ".join([*map(str, literal.must), *literal.phrases])))
-            names |= terms_of.corrections(unknown, plain, self.fuzzy)
+        if self.fuzzy:
+            plain = partial(_plain_words, wording, " ".join([*map(str, literal.must), *literal.phrases]))
+            names |= terms_of.corrections(words, set(asked.terms), plain, self.fuzzy)
         if not names:
             return QueryReading(index, words, asked, demands, cache(partial(finding, asked=words)), tags)
         weighed = {**terms, **dict(zip(names, patterns.values(), strict=False))}
@@ -127,10 +126,9 @@ class QueryReader:
         terms_of = _Terms(self.analyzer, index, None, tags)
         read = [query_terms(self.analyzer, text, tags) for text in texts]
         known = set(index._ask({term.forms: 1.0 for terms in read for term in terms}, self.formula, None).terms)
-        unknown = ([term for term in terms if term.forms not in known] for terms in read)
         return [
-            bool(terms and terms_of.corrections(terms, _plain_words(Variant(text)), self.fuzzy))
-            for terms, text in zip(unknown, texts, strict=True)
+            bool(terms_of.corrections(terms, known, partial(_plain_words, Variant(text)), self.fuzzy))
+            for terms, text in zip(read, texts, strict=True)
         ]
 
     def _parsed(self, text: str) -> Operators:
@@ -178,18 +176,27 @@ class _Terms:
         return ExpandedTerm(str(pattern), tuple(kept), len(found), is_unknown=False)
 
     def corrections(
-        self, unknown: Iterable[QueryTerm], plain: set[str], fuzzy: Literal["auto", 1, 2]
+        self,
+        words: Iterable[QueryTerm],
+        known: Collection[Forms],
+        plain: Callable[[], set[str]],
+        fuzzy: Literal["auto", 1, 2],
     ) -> Mapping[Forms, ExpandedTerm]:
-        """The plain words among those whose terms no counted chunk has, with the nearest terms, if there are any."""
-        words: dict[Forms, str] = {}
-        for term in unknown:
-            if term.word.casefold() in plain:
-                words.setdefault(term.forms, term.word)
+        """The plain words that are not among the known terms, with the nearest terms, where there are any.
+
+        Most queries have none, so `plain` gives the plain words when they are needed.
+        """
+        others = [term for term in words if term.forms not in known]
+        written = plain() if others else set()
+        unknown: dict[Forms, str] = {}
+        for term in others:
+            if term.word.casefold() in written:
+                unknown.setdefault(term.forms, term.word)
         allowed = edits_allowed if fuzzy == "auto" else lambda word: fuzzy if len(word) <= LONGEST else 0
-        found = {forms: self._near(forms, allowed) for forms in words}
+        found = {forms: self._near(forms, allowed) for forms in unknown}
         nearest = {forms: [one for one in near if one.edits == near[0].edits] for forms, near in found.items()}
         return {
-            forms: ExpandedTerm(words[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
+            forms: ExpandedTerm(unknown[forms], tuple(one.term for one in near[:NEAREST]), len(near), is_unknown=True)
             for forms, near in nearest.items()
             if near
         }
@@ -222,10 +229,11 @@ def _beginnings(analyzer: AnyAnalyzer, word: str, tags: str) -> list[Beginning]:
     return [Beginning(form, frozenset()) for term in query_terms(analyzer, word, tags) for form in term.forms]
 
 
-def _plain_words(wording: Variant) -> set[str]:
-    """The words of a wording that may be misspelled, case folded."""
+def _plain_words(wording: Variant, fixed: str = "") -> set[str]:
+    """The words of a wording that may be misspelled, case folded, less those of a fixed text."""
     texts = (wording.text,) if wording.terms is None else tuple(wording.terms)
-    return {word.casefold() for text in texts for _, word in plain_matches(text)}
+    found = {word.casefold() for text in texts for _, word in plain_matches(text)}
+    return found - {word.casefold() for _, word in plain_matches(fixed)}
 
 
 def _forms(expansion: ExpandedTerm | None, forms: Forms = ()) -> Forms:

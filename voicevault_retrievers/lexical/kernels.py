@@ -27,8 +27,8 @@ from voicevault_retrievers.lexical.windows import (
     frequencies_in,
     keep,
     keep_live,
-    kth_highest,
     lift,
+    nearly_kth,
     norm_of,
     ordered,
     part_of,
@@ -343,9 +343,9 @@ def _reaching(sums: Any, tops: Any, cut: Any) -> Any:
 def _highest(sums: Any, k: Any, floor: Any, margin: Any, slack: Any) -> Any:
     """The ordinals that may have the k best scores, ascending. The k-th highest sum is at least that of the tops."""
     tops = _tops(sums)
-    near, found = _reaching(sums, tops, np.float32(max(floor, kth_highest(tops, k) * margin - slack)))
+    near, found = _reaching(sums, tops, np.float32(max(floor, nearly_kth(tops, k) * margin - slack)))
     if len(near) > k:
-        near = near[found >= np.float32(max(floor, kth_highest(found, k) * margin - slack))]
+        near = near[found >= np.float32(max(floor, nearly_kth(found, k) * margin - slack))]
     return near
 
 

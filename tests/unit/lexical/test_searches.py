@@ -192,3 +192,29 @@ def test_hardly_a_document_and_a_query_without_terms(size: int) -> None:
     postings = build(Analyzed.of([["a"]] * size))
     agree(postings, query(postings, Lucene(), 3, {"a": 1.0, "z": 1.0}))
     assert len(agree(postings, query(postings, Lucene(), 3, {})).ordinals) == 0
+
+
+RANDOM = np.random.default_rng(5)
+
+
+@pytest.mark.skipif(not installed(), reason="numba is not installed")
+@pytest.mark.parametrize(
+    "scores",
+    [
+        RANDOM.random(1000),
+        RANDOM.integers(0, 4, 1000),
+        10.0 ** RANDOM.uniform(-30, 2, 1000),
+        np.concatenate([np.full(300, 1e-5), [50.0]]),
+        np.append(np.zeros(500), RANDOM.random(30)),
+        np.zeros(64),
+        np.full(64, 3.0),
+    ],
+    ids=["even", "ties", "of every size", "one far above", "few", "none", "all alike"],
+)
+def test_the_kth_score_has_a_close_bound(scores: Floats) -> None:
+    from voicevault_retrievers.lexical.windows import nearly_kth
+
+    given = scores.astype(np.float32)
+    for k in (1, 20, 31, len(given)):
+        kth, bound = np.sort(given)[-k], nearly_kth(given, k)
+        assert kth * (1 - 1e-3) <= bound <= kth

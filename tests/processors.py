@@ -70,12 +70,13 @@ PROCESSORS = (
 
 def main() -> None:
     """Run each, print its result; the exit status is 1 where one fails or cannot be run."""
+    any_failed = False
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        results = list(pool.map(result, PROCESSORS))
-    sys.stdout.writelines(
-        f"{processor.name}: {said}\n" for processor, (_, said) in zip(PROCESSORS, results, strict=True)
-    )
-    sys.exit(any(failed for failed, _ in results))
+        for processor, (failed, said) in zip(PROCESSORS, pool.map(result, PROCESSORS), strict=True):
+            sys.stdout.write(f"{processor.name}: {said}\n")
+            sys.stdout.flush()
+            any_failed |= failed
+    sys.exit(any_failed)
 
 
 def result(processor: Processor) -> tuple[bool, str]:

@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 unexport PYTHONDONTWRITEBYTECODE  # else every test process, and every program that a test starts, compiles all it imports
 
-.PHONY: help install install-demo demo browser test test-fast test-nightly processors check format matrix frameworks \
+.PHONY: help install install-demo loops demo browser test test-fast test-nightly processors check format matrix frameworks \
 	wheel bench soak docs clean
 
 help:  ## show the targets
@@ -29,6 +29,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --no-deps llama-index-retrievers-bm25  # a peer in the tests, which asks for an older PyStemmer
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.loops: $(VENV)/.dev $(wildcard voicevault_retrievers/*/*kernels.py) voicevault_retrievers/lexical/windows.py
+	$(BIN)/python -m tests.compiled_loops
+	@touch $@
+
+loops: $(VENV)/.loops  ## compile the package's loops, which the tests' processes share
+
 install-demo: $(VENV)/.demo  ## set up what the demo needs: onnxruntime and weights, no torch
 
 install: $(VENV)/.dev  ## set up everything, the tools included
@@ -36,7 +42,7 @@ install: $(VENV)/.dev  ## set up everything, the tools included
 demo: install-demo  ## index the sample documents, answer questions, measure
 	$(BIN)/voicevault demo
 
-test: install  ## run the tests, in three processes and an order drawn anew; SEED=n repeats one
+test: install loops  ## run the tests, in three processes and an order drawn anew; SEED=n repeats one
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER)
 
 test-fast: install  ## run the tests that start no program, server or browser and run no model

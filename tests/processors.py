@@ -2,13 +2,13 @@
 
     python -m tests.processors
 
-Three ways to be another processor. Libraries that choose their instructions by a variable are told to use AVX2 alone,
-but for oneDNN: OpenVINO, which holds one, asks the processor itself for bf16, and then finds no way to compute it.
-onnxruntime asks the processor itself, so qemu-user runs the interpreter as a Haswell, ten to thirty times slower,
-whose 8-bit products saturate (AVX2 without VNNI); torch and OpenVINO, minutes under emulation, are left out there, and
-so are numpy's own instructions beyond SSE, whose partial sort ends the emulated process.
+Libraries that choose their instructions by a variable, and numba for this package's own loops, are told to use AVX2
+alone; but for oneDNN: OpenVINO, which holds one, asks the processor itself for bf16, and then finds no way to compute
+it. onnxruntime asks the processor itself, so qemu-user runs the interpreter as a Haswell, whose 8-bit products saturate
+(AVX2 without VNNI). A token takes a quarter of a second there, and one of a float32 graph, whose sums differ by their
+last digits alone, two seconds: it runs the tests of graphs of 8 bits, and without numpy's own instructions beyond SSE,
+whose partial sort ends the emulated process.
 Debian's qemu knows no AVX-512: its Cascadelake is one that hides it. What this processor has is what runs first.
-Two run at a time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,8 @@ AVX2: Mapping[str, str] = {
     "NUMBA_CPU_NAME": "haswell",
     "OPENBLAS_CORETYPE": "Haswell",
 }
-EMULATED = (
-    "tests/unit/rerank/test_cross_encoder.py",
-    "tests/unit/dense/test_embedders.py",
-    "tests/unit/dense/test_int8.py",
-    "tests/unit/lexical/test_searches.py",
-)
-"""Files whose tests compute with weights through onnxruntime, or with kernels of this package, in one process."""
+ALL = ("-m", "weights or compiled", "tests")
+EMULATED = ("-m", "int8", "tests/unit/rerank/test_cross_encoder.py", "tests/unit/dense/test_embedders.py")
 
 AT_ONCE = 2
 """Processors: an emulated one is a program on one core."""
@@ -54,12 +49,12 @@ class Processor:
 
 
 PROCESSORS = (
-    Processor("this one", ("-m", "weights", "tests")),
-    Processor("AVX2, by the libraries' own settings", ("-m", "weights", "tests"), variables=AVX2),
+    Processor("this one", ALL),
+    Processor("AVX2, by the libraries' own settings", ALL, variables=AVX2),
     *(
         Processor(
             f"{name}, emulated",
-            ("-m", "not torch", *EMULATED),
+            EMULATED,
             ("qemu-x86_64", "-cpu", name),
             {"NPY_DISABLE_CPU_FEATURES": "X86_V3"},
         )

@@ -24,6 +24,8 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense import Codes, ExactVectors, VectorPart, exact, gate, int8, quantise, rescoring
 from voicevault_retrievers.errors import ConfigError
 
+pytestmark = pytest.mark.compiled
+
 Matrix = NDArray[np.float32]
 WAYS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not installed(), reason="numba is not installed"))]
 

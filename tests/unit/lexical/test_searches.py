@@ -22,6 +22,8 @@ from voicevault_retrievers.lexical.postings import ARRAYS, Postings, PostingsSou
 from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted, search
 from voicevault_retrievers.text.analyzed_texts import Analyzed
 
+pytestmark = pytest.mark.compiled
+
 Ordinals: TypeAlias = NDArray[np.int64]
 
 TERMS = "abcdef"

@@ -71,6 +71,7 @@ def reranker() -> OnnxScorer:
     return OnnxScorer("cross-encoder/ms-marco-MiniLM-L-12-v2")
 
 
+@pytest.mark.int8
 @pytest.mark.weights
 def test_the_right_passage_scores_the_same_on_every_processor(reranker: OnnxScorer) -> None:
     right, wrong, other = reranker.score(BERLIN, PASSAGES)
@@ -79,6 +80,7 @@ def test_the_right_passage_scores_the_same_on_every_processor(reranker: OnnxScor
     assert [at for at, _ in rank_passages(BERLIN, PASSAGES[::-1], scorer=reranker)] == [2, 1, 0]
 
 
+@pytest.mark.int8
 @pytest.mark.weights
 @pytest.mark.parametrize("widened", [False, True])
 def test_products_of_16_bits_have_the_sums_of_exact_ones_of_8(
@@ -113,12 +115,20 @@ def test_one_product_tells_whether_8_bits_saturate() -> None:
     assert isinstance(saturates(runtime), bool)  # the graph runs here
 
 
+@pytest.mark.int8
 @pytest.mark.weights
 def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer) -> None:
-    together = reranker.score(BERLIN, [*PASSAGES, "", "long " * 600])
-    alone = [reranker.score(BERLIN, [passage])[0] for passage in [*PASSAGES, "", "long " * 600]]
+    passages = [*PASSAGES, "", "long " * 60]
+    together = reranker.score(BERLIN, passages)
+    alone = [reranker.score(BERLIN, [passage])[0] for passage in passages]
     assert together == pytest.approx(alone, abs=1e-4)
     assert reranker.score(BERLIN, []) == []
+
+
+@pytest.mark.weights
+def test_passages_beyond_max_tokens_are_cut(reranker: OnnxScorer) -> None:
+    short, long = reranker.score(BERLIN, ["long " * 512, "long " * 512 + PASSAGES[0]])
+    assert short == pytest.approx(long, abs=1e-4)
 
 
 def test_the_first_hits_are_rescored_and_none_is_lost() -> None:

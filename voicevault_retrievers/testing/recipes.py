@@ -26,7 +26,10 @@ def is_empty(client: CollectionClient, what: str) -> None:
     equal(list(client.engine.stored()), [], f"{what}: stored")
     equal(list(client.engine), [], f"{what}: iteration")
     equal(client.engine.vectors(["a"]), {}, f"{what}: vectors")
-    for name, found in (("bm25", client.bm25("pump", 5)), ("dense", client.dense("pump", 5))):
+    searched = {"bm25": client.bm25("pump", 5), "dense": client.dense("pump", 5)}
+    if client.engine.capabilities.server_fusion:
+        searched["fused"] = client.search(client.engine.fused(), "pump", 5)
+    for name, found in searched.items():
         notes = [(failure.kind, failure.degrades) for failure in found.errors]
         equal((found.ids, notes), ((), [("NoCollection", False)]), f"{what}: {name}")
     equal(client.hybrid("pump", 5).ids, (), f"{what}: hybrid_search")

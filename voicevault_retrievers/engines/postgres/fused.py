@@ -13,7 +13,9 @@ from voicevault_retrievers.engines.channels import (
     AskedWording,
     EngineBM25,
     EngineDense,
+    NoCollection,
     SearchedEngine,
+    noted,
 )
 from voicevault_retrievers.engines.fused import common_wording
 from voicevault_retrievers.engines.postgres.statements import Depth
@@ -76,8 +78,6 @@ class ServerFused(Fused):
         bm25: Any = self.channels["bm25"]
         dense: Any = self.channels["dense"]
         vectors = yield from dense.embedded(query, (wording,))
-        if vectors is None:
-            return Ranking()
         asked = AskedWording(bm25, query, wording)
         weights = self._weights(query)
         depth = Depth(
@@ -87,7 +87,11 @@ class ServerFused(Fused):
             self.method.k,  # type: ignore[attr-defined]  # RRF's
             (weights["bm25"], weights["dense"]),
         )
-        rows = yield from self._engine.fusing(asked, vectors[0], depth)
+        rows: Sequence[FusedRow] = ()
+        if vectors is not None:
+            rows = yield from self._engine.fusing(asked, vectors[0], depth)
+        if not rows and not (yield from self._engine.exists()):
+            return Ranking(errors=tuple(noted(self.name, self._engine, [NoCollection()])))
         return Ranking(tuple(self._hit(wording.text, asked, weights, row) for row in rows))
 
     def _hit(self, text: str, asked: AskedWording, weights: Mapping[str, float], row: FusedRow) -> Hit:

@@ -11,6 +11,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.lexical.formulas import Floats, Formula
 from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_of, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
@@ -70,8 +71,8 @@ class QueryBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class BatchResult(Sequence[Sequence[Scored]]):
-    """The hits of each query, best first, kept as arrays; `Scored` hits are made when a query is read."""
+class BatchResult(Sequence[Listing[Scored]]):
+    """The hits of each query, best first, kept as arrays; a query's listing is made when it is read."""
 
     segment: IndexSegment
     batch: QueryBatch
@@ -85,21 +86,26 @@ class BatchResult(Sequence[Sequence[Scored]]):
         return len(self.counts)
 
     @overload
-    def __getitem__(self, at: int) -> Sequence[Scored]: ...
+    def __getitem__(self, at: int) -> Listing[Scored]: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Sequence[Scored]]: ...
-    def __getitem__(self, at: int | slice) -> Sequence[Scored] | Sequence[Sequence[Scored]]:
+    def __getitem__(self, at: slice) -> Sequence[Listing[Scored]]: ...
+    def __getitem__(self, at: int | slice) -> Listing[Scored] | Sequence[Listing[Scored]]:
         if isinstance(at, slice):
             return [self[one] for one in range(*at.indices(len(self)))]
         query, count, k = range(len(self))[at], int(self.counts[at]), self.ordinals.shape[1]
         start = int(self.ends[query - 1]) if query else 0
         size = int(self.ends[query]) - start
-        rows = self.frequencies[k * start :][: count * size].reshape(count, size).tolist()
-        terms, asked = self.batch.terms(query), self.batch.asked
-        owners = [at for at, place in enumerate(terms) for _ in range(self.batch.forms_of[place])]
-        forms = tuple(asked.terms[place] for place in terms)
-        found = zip(self.ordinals[query, :count].tolist(), self.scores[query, :count].tolist(), rows, strict=True)
-        return [Scored(self.segment.rows.chunks[o], s, spread(row, owners, len(terms)), forms) for o, s, row in found]
+        rows = self.frequencies[k * start :][: count * size].reshape(count, size)
+        ordinals, scores, table = self.ordinals[query, :count].tolist(), self.scores[query, :count], self.segment.rows
+
+        def scored(at: int) -> Scored:
+            terms, asked = self.batch.terms(query), self.batch.asked
+            owners = [owner for owner, place in enumerate(terms) for _ in range(self.batch.forms_of[place])]
+            forms = tuple(asked.terms[place] for place in terms)
+            frequencies = spread(rows[at].tolist(), owners, len(terms))
+            return Scored(table.chunks[ordinals[at]], float(scores[at]), frequencies, forms)
+
+        return Listing([table.ids[ordinal] for ordinal in ordinals], scores, scored)
 
 
 def search(

@@ -234,7 +234,7 @@ class BM25(LeafChannel):
             self._find(index, Query(text), Variant(text), k).found if apart else next(together)
             for text, apart in zip(texts, alone, strict=True)
         )
-        return [[(hit.chunk.id, hit.score) for hit in hits] for hits in found]
+        return [[] if hits.scores is None else list(zip(hits.ids, hits.scores.tolist(), strict=True)) for hits in found]
 
     def notes(self, found: Sequence[Sequence[Match]]) -> Sequence[Failure]:
         told: dict[str, Failure] = {}

@@ -200,11 +200,8 @@ class LexicalIndex:
 
     def search_many(
         self, queries: Iterable[Sequence[Term]], k: int, formula: Formula, **options: Any
-    ) -> Sequence[Sequence[Scored]]:
-        """`search` for each query, on several cores; `options` are those of `search`.
-
-        The chunks of a query are looked up when its item is read.
-        """
+    ) -> Sequence[Listing[Scored]]:
+        """`search` for each query, on several cores; `options` are those of `search`."""
         asked = list(queries)
         if k > 0 and not options and len(self.segments) == 1:
             together = partial(batch.search, self.segments[0], self._everything, asked, k, formula)

@@ -34,6 +34,10 @@ class SearchableIds(Sequence[str]):
     def find(self, chunk_id: str) -> int | None:
         """The position of an id; None where it is absent."""
 
+    @abstractmethod
+    def at(self, places: Sequence[int]) -> list[str]:
+        """The ids at some places, each at least 0; in less time than one by one."""
+
 
 class Rows:
     """The chunks of one segment in one snapshot.
@@ -83,6 +87,11 @@ class Rows:
     def living(self) -> list[int]:
         """The ordinals of the live chunks, ascending."""
         return list(range(len(self))) if self.live is None else np.flatnonzero(self.live).tolist()
+
+    def ids_at(self, ordinals: Sequence[int]) -> list[str]:
+        """The ids of some chunks, in the order of the ordinals."""
+        ids = self.ids
+        return ids.at(ordinals) if isinstance(ids, SearchableIds) else [ids[at] for at in ordinals]
 
     def without(self, ordinals: Sequence[int]) -> Rows:
         """The rows with some ordinals marked as deleted."""

@@ -58,7 +58,7 @@ class VectorPart:
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
         places = candidates[top].tolist()
-        ids, chunks, cosines = [self.rows.ids[at] for at in places], self.rows.chunks, cosines[top]
+        ids, chunks, cosines = self.rows.ids_at(places), self.rows.chunks, cosines[top]
         return Listing(ids, cosines, lambda at: Found(chunks[places[at]], float(cosines[at])))
 
     def reads_whole(self, ordinals: Ordinals | None) -> bool:

@@ -105,7 +105,7 @@ class BatchResult(Sequence[Listing[Scored]]):
             frequencies = spread(rows[at].tolist(), owners, len(terms))
             return Scored(table.chunks[ordinals[at]], float(scores[at]), frequencies, forms)
 
-        return Listing([table.ids[ordinal] for ordinal in ordinals], scores, scored)
+        return Listing(table.ids_at(ordinals), scores, scored)
 
 
 def search(

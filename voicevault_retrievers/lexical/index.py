@@ -343,7 +343,7 @@ def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found
         frequencies = spread(found.frequencies[at].tolist(), weighed.places, len(asked.terms))
         return Scored(segment.rows.chunks[places[at]], float(found.scores[at]), frequencies, asked.terms)
 
-    return Listing([segment.rows.ids[at] for at in places], found.scores, scored)
+    return Listing(segment.rows.ids_at(places), found.scores, scored)
 
 
 def _postings(analyzed: Analyzed, backend: str) -> Postings:

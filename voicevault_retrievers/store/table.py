@@ -99,6 +99,11 @@ class _Ids(SearchableIds):
         start, stop = self._spans[self._places[at]]
         return str(self._text[start:stop], *_UTF8)
 
+    def at(self, places: Sequence[int]) -> list[str]:
+        self._file.check()
+        text = self._text
+        return [str(text[start:stop], *_UTF8) for start, stop in self._spans.at(places)]
+
     def find(self, chunk_id: str) -> int | None:
         wanted = chunk_id.encode(*_UTF8)
         firsts, starts = self._runs
@@ -135,6 +140,13 @@ class _Spans:
     def __getitem__(self, at: int) -> tuple[int, int]:
         self._file.check()
         return int(self._ends[at - 1]) if at else 0, int(self._ends[at])
+
+    def at(self, places: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The begin and end of some pieces."""
+        self._file.check()
+        wanted = np.array(places, dtype=np.intp)
+        starts = np.where(wanted > 0, self._ends[wanted - 1], 0)
+        return zip(starts.tolist(), self._ends[wanted].tolist(), strict=True)
 
     def run(self, first: int, stop: int) -> tuple[int, list[int]]:
         """Where a run of adjoining pieces begins, and where each of them ends."""

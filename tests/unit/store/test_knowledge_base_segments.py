@@ -209,6 +209,8 @@ def test_an_id_on_disk_is_found_and_no_other(size: int, tmp_path: Path) -> None:
         rows = segment.rows
         assert isinstance(rows.ids, SearchableIds)
         assert list(rows.ids) == there
+        assert rows.ids_at(range(size - 1, -1, -1)) == there[::-1]
+        assert (rows.ids_at([]), rows.ids_at([0, 0])) == ([], [there[0]] * 2)
         assert [rows.ordinal(chunk_id) for chunk_id in there] == list(range(size))
         others = {"", "zz", "\uffff", *(f"{one}x" for one in there), *(one[:-1] for one in there)} - {*there}
         assert {rows.ordinal(chunk_id) for chunk_id in others} == {None}

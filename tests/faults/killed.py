@@ -35,7 +35,6 @@ FILES = 6
 POINTS = frozenset(["write", "ftruncate", "fsync", "replace", "mkdir", "rmdir"])
 """The calls at which writers are killed: what lies between is as before them."""
 
-MANY = 9
 PAGES = 10
 """So many chunks a file has at most."""
 
@@ -115,27 +114,24 @@ def killed(path: Path, first: int, seed: int, draw: Random) -> int:
     return came
 
 
-def at_every_call(root: Path, every: int) -> dict[str, Counter[str]]:
-    """Kill a writer at each of its calls, in the middle of a write; at which ones, by what it was to do.
-
-    Of a kind of call that it makes more than `MANY` times, at one in `every`.
-    """
+def at_every_call(root: Path) -> dict[str, Counter[str]]:
+    """Kill a writer at each of its calls, in the middle of a write; at which ones, by what it was to do."""
     bases = {name: root / name for name in ("none", "whole", "harmed")}
     bases["none"].mkdir()
     written(bases["whole"] / "kb")
     shutil.copytree(bases["whole"], bases["harmed"])
     harmed(opened(bases["harmed"] / "kb"))
-    found = {"create": _at_each(root, bases["none"], lambda path: KnowledgeBase.create(path, embedder=EMBEDDER), every)}
+    found = {"create": _at_each(root, bases["none"], lambda path: KnowledgeBase.create(path, embedder=EMBEDDER))}
     for name, write in WRITERS.items():
-        found[name] = _at_each(root, bases["whole"], partial(_opened, write), every)
-    return {**found, "set aside": _at_each(root, bases["harmed"], partial(_opened, WRITERS["add"]), every)}
+        found[name] = _at_each(root, bases["whole"], partial(_opened, write))
+    return {**found, "set aside": _at_each(root, bases["harmed"], partial(_opened, WRITERS["add"]))}
 
 
 def _opened(write: Callable[[KnowledgeBase], object], path: Path) -> None:
     write(opened(path))
 
 
-def _at_each(root: Path, base: Path, write: Callable[[Path], object], every: int) -> Counter[str]:
+def _at_each(root: Path, base: Path, write: Callable[[Path], object]) -> Counter[str]:
     recorder, done = Recorder(), Path(mkdtemp(dir=root)) / "done"
     shutil.copytree(base, done)
     with through(recorder):
@@ -143,11 +139,7 @@ def _at_each(root: Path, base: Path, write: Callable[[Path], object], every: int
     after = State.of(opened(done / "kb"))
     before = State.of(opened(base / "kb")) if (base / "kb").exists() else None
     calls = [event.call for event in recorder.events if event.call in POINTS]
-    often, killed_at = {call for call, times in Counter(calls).items() if times > MANY}, Counter[str]()
     for number, call in enumerate(calls):
-        if call in often and number % every:
-            continue
-        killed_at[call] += 1
         place = Path(mkdtemp(dir=root)) / "place"
         shutil.copytree(base, place)
         with through(Failing(number, _die, POINTS)):
@@ -156,7 +148,7 @@ def _at_each(root: Path, base: Path, write: Callable[[Path], object], every: int
         state = _state(place / "kb", wrong=base.name == "harmed")
         assert state in (before, after), f"{call}, call {number}: {state}"
         shutil.rmtree(place, ignore_errors=True)  # a merge behind the last write may still be at work there
-    return killed_at
+    return Counter(calls)
 
 
 def _state(path: Path, *, wrong: bool) -> State | None:
@@ -197,11 +189,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vectors", default="exact")
     parser.add_argument("--calls", action="store_true", help="kill one at every call of `disk` as well")
-    parser.add_argument("--every", type=int, default=1, help="of the calls of a kind that are many, at one in so many")
     given = parser.parse_args()
     if given.calls:
         with TemporaryDirectory(dir=MEMORY, ignore_cleanup_errors=True) as folder, through(Unflushed()), small():
-            for name, calls in at_every_call(Path(folder), given.every).items():
+            for name, calls in at_every_call(Path(folder)).items():
                 sys.stdout.write(f"{name}: killed at {calls.total()} calls, {dict(sorted(calls.items()))}\n")
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, through(Unflushed()):
         done = at_random(given.kills, given.seed, Path(folder), given.vectors)

@@ -112,12 +112,16 @@ class EngineLeaf(LeafChannel, Generic[E]):
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
         """At most k matches of a wording, best first."""
 
+    def _found(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
+        found = yield from self._finding(query, wording, k)
+        return found if found or (yield from self.engine.exists()) else NoCollection()
+
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
         """For each wording at most k matches, best first."""
-        return [self.engine.run(self._finding(query, wording, k)) for wording in wordings]
+        return [self.engine.run(self._found(query, wording, k)) for wording in wordings]
 
     async def afind(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:
-        return [await self.engine.arun(self._finding(query, wording, k)) for wording in wordings]
+        return [await self.engine.arun(self._found(query, wording, k)) for wording in wordings]
 
 
 class EngineScan:
@@ -209,8 +213,6 @@ class EngineBM25(EngineLeaf[SearchedEngine]):
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[Sequence[Match]]:
         asked = AskedWording(self, query, wording)
         hits: Sequence[KeywordHit] = yield from self.engine.keywords(asked, k)
-        if not hits and not (yield from self.engine.exists()):
-            return NoCollection()
         return ListedMatches(asked, hits) if isinstance(hits, KeywordHits) else KeywordMatches(asked, hits)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from voicevault_retrievers.core.execution.plan import Plan
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.types import Query, Ranking, Variant, Vector
-from voicevault_retrievers.engines.channels import AskedWording, E, EngineBM25, EngineDense, EngineLeaf, NoCollection
+from voicevault_retrievers.engines.channels import AskedWording, E, EngineBM25, EngineDense, EngineLeaf
 from voicevault_retrievers.fusion import RRF, fuse
 
 
@@ -42,12 +42,9 @@ class FusedLeaf(EngineLeaf[E]):
 
     def _finding(self, query: Query, wording: Variant, k: int) -> Steps[list[Match]]:
         vectors = yield from self.dense.embedded(query, (wording,))
-        found: list[Match] = []
-        if vectors is not None:
-            found = yield from self._fusing(query, AskedWording(self.bm25, query, wording), vectors[0], k)
-        if not found and not (yield from self.engine.exists()):
-            return NoCollection()
-        return found
+        if vectors is None:
+            return []
+        return (yield from self._fusing(query, AskedWording(self.bm25, query, wording), vectors[0], k))
 
     def _tells(self, query: Query) -> bool:
         """Whether the engine applies the query's filter exactly, so that what does not pass takes no ranks."""

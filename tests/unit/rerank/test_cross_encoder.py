@@ -115,10 +115,10 @@ def test_one_product_tells_whether_8_bits_saturate() -> None:
     assert isinstance(saturates(runtime), bool)  # the graph runs here
 
 
-@pytest.mark.int8
 @pytest.mark.weights
-def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer) -> None:
-    passages = [*PASSAGES, "", "long " * 60]
+@pytest.mark.parametrize("words", [600, pytest.param(60, marks=pytest.mark.int8)])
+def test_a_score_does_not_depend_on_the_passages_beside_it(reranker: OnnxScorer, words: int) -> None:
+    passages = [*PASSAGES, "", "long " * words]
     together = reranker.score(BERLIN, passages)
     alone = [reranker.score(BERLIN, [passage])[0] for passage in passages]
     assert together == pytest.approx(alone, abs=1e-4)

@@ -16,8 +16,9 @@ from voicevault_retrievers.lexical.formulas import Floats, Formula
 from voicevault_retrievers.lexical.native import ALL, LIGHTEST, kernels, parts_of, table
 from voicevault_retrievers.lexical.postings import Numbers, Postings
 from voicevault_retrievers.lexical.search_result import Scored
-from voicevault_retrievers.lexical.searching import spread
+from voicevault_retrievers.lexical.searching import listed
 from voicevault_retrievers.lexical.segment import IndexSegment
+from voicevault_retrievers.lexical.vectorised import FoundRows
 from voicevault_retrievers.lexical.weighted_query import Forms, Population, Term, WeightedQuery, ask
 
 THREADS = 2
@@ -96,16 +97,10 @@ class BatchResult(Sequence[Listing[Scored]]):
         start = int(self.ends[query - 1]) if query else 0
         size = int(self.ends[query]) - start
         rows = self.frequencies[k * start :][: count * size].reshape(count, size)
-        ordinals, scores, table = self.ordinals[query, :count].tolist(), self.scores[query, :count], self.segment.rows
-
-        def scored(at: int) -> Scored:
-            terms, asked = self.batch.terms(query), self.batch.asked
-            owners = [owner for owner, place in enumerate(terms) for _ in range(self.batch.forms_of[place])]
-            forms = tuple(asked.terms[place] for place in terms)
-            frequencies = spread(rows[at].tolist(), owners, len(terms))
-            return Scored(table.chunks[ordinals[at]], float(scores[at]), frequencies, forms)
-
-        return Listing(table.ids_at(ordinals), scores, scored)
+        terms, asked = self.batch.terms(query), self.batch.asked
+        owners = [owner for owner, place in enumerate(terms) for _ in range(self.batch.forms_of[place])]
+        found = FoundRows(self.ordinals[query, :count], self.scores[query, :count], rows)
+        return listed(self.segment, found, owners, tuple(asked.terms[place] for place in terms))
 
 
 def search(

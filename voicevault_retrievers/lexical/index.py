@@ -26,17 +26,15 @@ from voicevault_retrievers.lexical import batch, builder, merge_policy
 from voicevault_retrievers.lexical.formulas import Formula, Lucene
 from voicevault_retrievers.lexical.postings import Postings
 from voicevault_retrievers.lexical.search_result import Scored
-from voicevault_retrievers.lexical.searching import Searcher, spread
+from voicevault_retrievers.lexical.searching import Searcher, listed
 from voicevault_retrievers.lexical.segment import Analyse, IndexSegment
 from voicevault_retrievers.lexical.statistics import counting_of
-from voicevault_retrievers.lexical.vectorised import FoundRows
 from voicevault_retrievers.lexical.weighted_query import (
     Forms,
     Histogram,
     Population,
     Term,
     Terms,
-    Weighed,
     WeightedQuery,
     ask,
 )
@@ -194,7 +192,7 @@ class LexicalIndex:
                 chosen = narrow(segment, chosen) if narrow else chosen
                 threshold = kth_highest([one.scores for one in found if one.scores is not None], k)
                 rows = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
-                found.append(_listed(segment, asked, weighed, rows))
+                found.append(listed(segment, rows, weighed.places, asked.terms))
         best = merged(found, k)
         return best.above_zero() if positive else best
 
@@ -333,17 +331,6 @@ class LexicalIndex:
         frequencies = np.concatenate([np.empty(0, dtype=np.int64), *counts])
         values, numbers = np.unique(frequencies[frequencies > 0], return_counts=True)
         return list(zip(values.tolist(), numbers.tolist(), strict=True))
-
-
-def _listed(segment: IndexSegment, asked: WeightedQuery, weighed: Weighed, found: FoundRows) -> Listing[Scored]:
-    """The rows found in a segment, as a listing by chunk id."""
-    places = found.ordinals.tolist()
-
-    def scored(at: int) -> Scored:
-        frequencies = spread(found.frequencies[at].tolist(), weighed.places, len(asked.terms))
-        return Scored(segment.rows.chunks[places[at]], float(found.scores[at]), frequencies, asked.terms)
-
-    return Listing(segment.rows.ids_at(places), found.scores, scored)
 
 
 def _postings(analyzed: Analyzed, backend: str) -> Postings:

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.compiled import BESIDE
 from voicevault_retrievers.core.execution.baton import BATON
+from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.lexical import memtable, native, vectorised
 from voicevault_retrievers.lexical.memtable import Memtable
 from voicevault_retrievers.lexical.postings import Postings, PostingsSource
+from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.lexical.vectorised import FoundRows, Wanted
 from voicevault_retrievers.lexical.weighted_query import Weighed, WeightedQuery
@@ -108,3 +110,16 @@ def spread(row: Sequence[int], places: Sequence[int], size: int) -> list[int]:
     for f, place in zip(row, places, strict=True):
         found[place] += f
     return found
+
+
+def listed(
+    segment: IndexSegment, found: FoundRows, places: Sequence[int], asked: Sequence[Sequence[str]]
+) -> Listing[Scored]:
+    """Rows found in a segment, as a listing by chunk id; `places` are the terms, in `asked`, that the forms are of."""
+    ordinals, rows = found.ordinals.tolist(), segment.rows
+
+    def scored(at: int) -> Scored:
+        frequencies = spread(found.frequencies[at].tolist(), places, len(asked))
+        return Scored(rows.chunks[ordinals[at]], float(found.scores[at]), frequencies, asked)
+
+    return Listing(rows.ids_at(ordinals), found.scores, scored)

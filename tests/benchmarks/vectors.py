@@ -32,7 +32,6 @@ Matrix = NDArray[np.float32]
 COLLECTION = "scifact"
 MODELS = ("all-MiniLM-L6-v2", "bge-small-en-v1.5")
 DIMENSION, MANY, ASKED, DEPTHS = 384, 100_000, 40, (10, 100)
-NEVER = 1 << 62
 
 
 class Case(NamedTuple):
@@ -83,7 +82,7 @@ def searched(index: ExactVectors, queries: Matrix, k: int) -> tuple[float, list[
 def shares(case: Case, codes: Codes) -> Iterator[Row]:
     """Which share of rows is looked at in float32: for the queries, and for own rows, as the gate asks."""
     for k in DEPTHS:
-        looked = [len(rescoring.candidates(case.matrix, q, k, codes.bounds(q))) for q in case.queries]
+        looked = [int8.compared(case.matrix, codes, q, k) for q in case.queries]
         yield Row("int8", case.name, f"share at {k}", float(np.mean(looked)) / len(case.matrix))
         yield Row("int8", case.name, f"worst share at {k}", max(looked) / len(case.matrix))
     asked = gate(case.matrix, codes)
@@ -98,14 +97,23 @@ def measure(case: Case) -> Iterator[Row]:
     codes = quantise(case.matrix)
     yield Row("int8", case.name, "quantise s", time.perf_counter() - began)
     rows = Rows([Chunk(f"{at:06}", "") for at in range(len(case.matrix))])
-    systems = {"float32": (None, NEVER), "int8, numpy": (codes, NEVER), "int8, numba": (codes, 0)}
+    systems = {
+        f"{kind}, {way}": own for kind, own in (("float32", None), ("int8", codes)) for way in ("numpy", "numba")
+    }
     for k in DEPTHS:
         expected = None
-        for system, (own, compiled_from) in systems.items():
-            if system.endswith("numba") and not installed():
+        for system, own in systems.items():
+            numba = system.endswith("numba")
+            if numba and not installed():
                 continue
-            at_once = SimpleNamespace(ready=lambda *_: True)  # and not beside, after some searches
-            with patch.object(int8, "COMPILED_FROM", compiled_from), patch.object(int8, "BESIDE", at_once):
+            beside = SimpleNamespace(
+                ready=lambda *_, numba=numba: numba
+            )  # at once, and not beside, after some searches
+            with (
+                patch.object(int8, "COMPILED_FROM", 0),
+                patch.object(int8, "BESIDE", beside),
+                patch.object(rescoring, "BESIDE", beside),
+            ):
                 index = ExactVectors([VectorPart(rows, case.matrix, own)], case.matrix.shape[1])
                 milliseconds, found = searched(index, case.queries, k)
             if found != (expected := expected or found):

@@ -149,8 +149,8 @@ def _warmed(root: Path) -> dict[str, str]:
 def _warm(base: KnowledgeBase) -> None:
     base.bm25().index.warm()
     for part in base.view().parts:
-        if part.dense is not None and part.dense.codes is not None:
-            part.dense.codes.warm()
+        if part.dense is not None:
+            part.dense.warm()
 
 
 def broken(told: Mapping[str, Any]) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,9 +58,18 @@ class VectorPart:
         """The k nearest of some rows, whose ordinals ascend, by falling cosine, ties by ascending id."""
         cosines = rescoring.cosines(self.matrix, candidates, vector)
         top = best(cosines, np.arange(len(candidates)), k)
-        places = candidates[top].tolist()
-        ids, chunks, cosines = self.rows.ids_at(places), self.rows.chunks, cosines[top]
-        return Listing(ids, cosines, lambda at: Found(chunks[places[at]], float(cosines[at])))
+        return self.listing(candidates[top], cosines[top])
+
+    def listing(self, ordinals: NDArray[np.intp], cosines: NDArray[np.float64]) -> Listing[Found]:
+        """Rows that were found, best first."""
+        places, chunks = ordinals.tolist(), self.rows.chunks
+        return Listing(self.rows.ids_at(places), cosines, lambda at: Found(chunks[places[at]], float(cosines[at])))
+
+    def warm(self) -> None:
+        """Compile the machine code that searches these rows, and cache it. MissingExtraError without numba."""
+        if self.codes is not None:
+            self.codes.warm()
+        rescoring.warm(self.matrix)
 
     def reads_whole(self, ordinals: Ordinals | None) -> bool:
         """Whether a search of some rows (None for all) reads all vectors."""
@@ -170,25 +180,6 @@ class MemoryVectors(ExactVectors):
             self.parts = (VectorPart(Rows([chunks[at] for at in order]), matrix),)
 
 
-class _Bounded(NamedTuple):
-    """Some rows of a part (None for all), and bounds of their cosines, which may exceed them by an `error`."""
-
-    part: VectorPart
-    ordinals: Ordinals | None
-    bounds: Bounds
-    error: float
-
-    def lower(self, vector: Vector, k: int) -> NDArray[np.floating]:
-        """Lower bounds of the cosines of all rows, or of the k rows that have the highest bounds."""
-        if self.part.codes is None:
-            return self.bounds - self.error
-        return rescoring.cosines_of_highest(self.part.matrix, vector, k, self.bounds, self.ordinals)
-
-    def best(self, vector: Vector, k: int, least: float) -> Listing[Found]:
-        """The k nearest of the rows that may have a cosine of at least `least`."""
-        return self.part.best(vector, k, rescoring.reaching(self.bounds, least - self.error, self.ordinals))
-
-
 def nearest_in(
     chosen: Sequence[tuple[VectorPart, Selection | None]], vectors: Sequence[Vector], k: int
 ) -> list[Listing[Found]]:
@@ -202,14 +193,17 @@ def _nearest(
     parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector], k: int
 ) -> Iterator[Listing[Found]]:
     bounds = _bounds(parts, vectors)
+    rounded = any(part.codes is None for part, _ in parts)
     for at, vector in enumerate(vectors):
-        error = rescoring.LONGEST * rescoring.rounding(vector)
-        bounded = [
-            _Bounded(part, ordinals, own[at], error if part.codes is None else 0.0)
-            for (part, ordinals), own in zip(parts, bounds, strict=True)
-        ]
-        least = kth_highest([one.lower(vector, k) for one in bounded], k)
-        yield merged([one.best(vector, k, least) for one in bounded], k)
+        error = rescoring.LONGEST * rescoring.rounding(vector) if rounded else 0.0
+        found, cosines, floor = list[Listing[Found]](), list[rescoring.Cosines](), -math.inf
+        for (part, ordinals), own in zip(parts, bounds, strict=True):
+            if cosines:
+                floor = kth_highest(cosines, k)
+            near = rescoring.nearest(part.matrix, vector, own[at], k, ordinals, error=error, floor=floor)
+            found.append(part.listing(*near))
+            cosines.append(near[1])
+        yield merged(found, k)
 
 
 def _bounds(parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector]) -> list[Sequence[Bounds]]:

@@ -19,7 +19,6 @@ from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.leaf import Match
 from voicevault_retrievers.core.listing import Listing, merged
 from voicevault_retrievers.core.protocols import Embedder, Found
-from voicevault_retrievers.core.rows import best
 from voicevault_retrievers.core.selection import Selection
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Failure, Query, Variant, Vector
 from voicevault_retrievers.dense import rescoring
@@ -207,10 +206,8 @@ class _Near(NamedTuple):
     @classmethod
     def of(cls, part: VectorPart, cut: Vector, count: int, selection: Selection | None) -> _Near:
         short, ordinals = short_rows(part, len(cut)), None if selection is None else selection.ordinals
-        rows = rescoring.near(rescoring.products(short, cut, ordinals), cut, count, ordinals)
-        cosines = rescoring.cosines(short, rows, cut)
-        top = best(cosines, np.arange(len(rows)), count)
-        return cls(part, rows[top], cosines[top])
+        products, error = rescoring.products(short, cut, ordinals), rescoring.LONGEST * rescoring.rounding(cut)
+        return cls(part, *rescoring.nearest(short, cut, products, count, ordinals, error=error))
 
 
 def _first(near: Sequence[_Near], count: int) -> list[NDArray[np.intp]]:

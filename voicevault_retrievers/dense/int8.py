@@ -98,7 +98,7 @@ class Codes:
         return found + np.float32(self._base(vector, length))
 
     def _compiled(self, vector: Vector, ordinals: Ordinals | None) -> Bounds:
-        from voicevault_retrievers.dense.int8_kernels import scan
+        from voicevault_retrievers.dense.kernels import scan
 
         levels, step, lost = _levels(vector)
         length = rescoring.length(vector)
@@ -185,11 +185,17 @@ def gate(matrix: NDArray[np.float32], codes: Codes) -> Gate:
     asked = np.unique(np.linspace(0, len(matrix) - 1, min(QUERIES, len(matrix))).astype(np.intp))
     shares = np.zeros((2, max(1, len(asked))))
     for number, vector in enumerate(matrix[asked]):
-        bounds = codes.bounds(vector)
         for depth, k in enumerate((10, 100)):
-            shares[depth, number] = len(rescoring.candidates(matrix, vector, k, bounds)) / len(matrix)
+            shares[depth, number] = compared(matrix, codes, vector, k) / len(matrix)
     (mean_10, mean_100), (worst_10, worst_100) = shares.mean(axis=1).tolist(), shares.max(axis=1).tolist()
     return Gate(len(matrix), matrix.shape[1], len(asked), mean_10, worst_10, mean_100, worst_100)
+
+
+def compared(matrix: NDArray[np.float32], codes: Codes, vector: Vector, k: int) -> int:
+    """How many rows must be compared in float32: those whose bound reaches the k-th highest cosine."""
+    bounds = codes.bounds(vector)
+    _, cosines = rescoring.nearest(matrix, vector, bounds, k)
+    return int((bounds >= cosines[-1]).sum())
 
 
 def _levels(vector: Vector) -> tuple[NDArray[np.int16], float, float]:

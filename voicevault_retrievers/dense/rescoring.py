@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voicevault_retrievers._support.compiled import BESIDE, FEW, MANY, installed
 from voicevault_retrievers.core.listing import kth_highest
 from voicevault_retrievers.core.selection import Ordinals
 from voicevault_retrievers.core.types import Vector
@@ -17,6 +19,8 @@ Cosines: TypeAlias = NDArray[np.float64]
 
 AT_ONCE = 1 << 16
 """The count of numbers that are converted at once: few enough for a core's cache and for malloc's retained memory."""
+LARGE = 1 << 22
+"""The count of numbers in a matrix from which its searches are compiled after few of them."""
 LONGEST = 1.01
 """An upper bound of a row's length; rows have length 1, or 0, but for rounding."""
 
@@ -54,36 +58,65 @@ def length(vector: NDArray[np.floating]) -> float:
     return math.sqrt(wide @ wide)
 
 
-def near(found: Bounds, vector: Vector, k: int, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
-    """Rows that include the k nearest, ascending, from the `products` of some ordinals, or of all.
+def nearest(
+    matrix: NDArray[np.float32],
+    vector: Vector,
+    bounds: Bounds,
+    k: int,
+    ordinals: Ordinals | None = None,
+    *,
+    error: float = 0.0,
+    floor: float = -math.inf,
+) -> tuple[NDArray[np.intp], Cosines]:
+    """The ordinals and cosines of the k nearest of some rows, or of all, best first, ties by ascending ordinal.
 
-    The k-th highest product bounds the cosine of the k-th nearest from below, and so excludes lower products.
+    A cosine exceeds its bound by at most `error`. Rows with a cosine below `floor` may be missing. The cosines of the
+    rows with the k highest bounds are computed first: the lowest of them is at most that of the k-th nearest row, so
+    that it excludes the rows with lower bounds.
     """
-    return reaching(found, kth_highest([found], k) - 2 * LONGEST * rounding(vector), ordinals)
+    k = max(0, min(k, len(bounds)))
+    if k == 0:
+        return np.empty(0, np.intp), np.empty(0)
+    run = partial(_compiled, matrix, vector, bounds, k, ordinals, error, floor)
+    flags = matrix.flags
+    key = "nearest", flags.writeable, flags.c_contiguous, ordinals is None or ordinals.flags.writeable
+    if installed() and BESIDE.ready(key, [run], FEW if matrix.size >= LARGE else MANY):
+        return run()
+    border = max(kth_highest([bounds], k), floor - error)
+    first = np.flatnonzero(bounds >= np.float64(border))
+    found = cosines(matrix, _at(first, ordinals), vector)
+    least = max(kth_highest([found], k), floor) - error
+    rest = np.flatnonzero((bounds >= np.float64(least)) & (bounds < np.float64(border)))
+    near = _at(np.concatenate([first, rest]), ordinals)
+    found = np.concatenate([found, cosines(matrix, near[len(first) :], vector)])
+    top = np.lexsort((near, -found))[:k]
+    return near[top], found[top]
 
 
-def candidates(
-    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
-) -> NDArray[np.intp]:
-    """Rows that include the k nearest, ascending, where `upper` are bounds of all rows, or of some ordinals.
-
-    The lowest cosine of any k rows is at most that of the k-th nearest, so rows with a lower bound are excluded. The k
-    rows with the highest bounds are used.
-    """
-    return reaching(upper, kth_highest([cosines_of_highest(matrix, vector, k, upper, ordinals)], k), ordinals)
+def warm(matrix: NDArray[np.float32]) -> None:
+    """Compile the machine code of `nearest` for a matrix, and cache it. MissingExtraError without numba."""
+    _compiled(matrix, np.zeros(matrix.shape[1], np.float32), np.zeros(len(matrix), np.float32), 0, None, 0.0, math.inf)
 
 
-def cosines_of_highest(
-    matrix: NDArray[np.float32], vector: Vector, k: int, upper: Bounds, ordinals: Ordinals | None = None
-) -> Cosines:
-    """The cosines of the k rows with the highest bounds."""
-    first = np.argpartition(upper, -k)[-k:] if 0 < k < len(upper) else np.arange(len(upper))
-    return cosines(matrix, _at(first, ordinals), vector)
+def _compiled(
+    matrix: NDArray[np.float32],
+    vector: Vector,
+    bounds: Bounds,
+    k: int,
+    ordinals: Ordinals | None,
+    error: float,
+    floor: float,
+) -> tuple[NDArray[np.intp], Cosines]:
+    from voicevault_retrievers.dense import kernels
 
-
-def reaching(bounds: Bounds, least: float, ordinals: Ordinals | None = None) -> NDArray[np.intp]:
-    """The rows with a bound of at least `least`, ascending, where `bounds` are those of all rows, or of some."""
-    return _at(np.flatnonzero(bounds >= _below(least)), ordinals)
+    near, found = np.empty(k, np.intp), np.empty(k)
+    chosen = np.empty(0, np.uint32) if ordinals is None else ordinals
+    wide = vector.astype(np.float64)
+    count, read = kernels.nearest(np.asarray(matrix), wide, bounds, chosen, error, floor, near, found)
+    check = getattr(matrix, "check_each", None)  # rows of a file, which numpy checks as it takes them
+    if check is not None:
+        check(read)
+    return near[:count], found[:count]
 
 
 def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vector) -> Cosines:
@@ -93,14 +126,10 @@ def cosines(matrix: NDArray[np.float32], ordinals: NDArray[np.intp], vector: Vec
     wide = vector.astype(np.float64)
     for start in range(0, len(found), step):
         some = slice(start, start + step)
-        found[some] = np.multiply(matrix[ordinals[some]], wide).sum(axis=1)
+        rows = matrix[ordinals[some]].astype(np.float64)
+        rows *= wide
+        found[some] = rows.sum(axis=1)
     return found
-
-
-def _below(number: float) -> np.float32:
-    """A float32 that is at most a number."""
-    below: np.float32 = np.nextafter(np.float32(number), np.float32(-np.inf))
-    return below
 
 
 def _at(places: NDArray[np.intp], ordinals: Ordinals | None) -> NDArray[np.intp]:

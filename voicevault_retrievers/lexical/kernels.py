@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.compiled import compiled
+from voicevault_retrievers.core.kernels import nearly_kth
 from voicevault_retrievers.lexical.vectorised import LEAST as LEAST_HALF
 from voicevault_retrievers.lexical.vectorised import MARGIN as MARGIN_HALF
 from voicevault_retrievers.lexical.vectorised import SEEN as SEEN_HALF
@@ -28,7 +29,6 @@ from voicevault_retrievers.lexical.windows import (
     keep,
     keep_live,
     lift,
-    nearly_kth,
     norm_of,
     ordered,
     part_of,

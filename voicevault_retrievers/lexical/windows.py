@@ -117,8 +117,6 @@ def enter(held: Any, block: Any, run: Any, last_run: Any, place: Any, end: Any) 
 
 GROUP = 32
 """The number of neighbouring documents whose highest score is found first, in loops that the compiler vectorises."""
-CLOSE, SIXTEENTH = 1 << 12, 4 << 23
-"""As differences of float32 bits: less than .1 % of a number, and from a number to its sixteenth."""
 
 
 @compiled
@@ -145,34 +143,6 @@ def lift(heap: Any, held: Any, score: Any) -> Any:
             at = child
         heap[at] = score
     return held
-
-
-@compiled
-def nearly_kth(scores: Any, k: Any) -> Any:
-    """A score that at least k of some float32 scores reach, within .1 % of the highest such; 0 where fewer are above 0.
-
-    No score is negative, so they are in the order of their bits, which bisection halves.
-    """
-    bits, highest = scores.view(np.uint32), np.uint32(0)
-    for at in range(len(bits)):
-        if bits[at] > highest:
-            highest = bits[at]
-    middle_bits = np.empty(1, np.uint32)
-    middle_score = middle_bits.view(np.float32)
-    low, high = np.int64(0), np.int64(highest) + 1
-    middle = max(low, high - SIXTEENTH)
-    while high - low > CLOSE:
-        middle_bits[0] = middle
-        least, reaching = middle_score[0], 0
-        for at in range(len(scores)):
-            reaching += scores[at] >= least
-        if reaching >= k:
-            low = middle
-        else:
-            high = middle
-        middle = (low + high) // 2
-    middle_bits[0] = low
-    return middle_score[0]
 
 
 @compiled

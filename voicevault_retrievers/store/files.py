@@ -291,6 +291,10 @@ class CheckedRows(np.ndarray[Any, Any]):
             self._file.check_each(np.nonzero(given)[0] if given.dtype == bool else given % max(count, 1))
         return plain[at]
 
+    def check_each(self, rows: NDArray[np.integer]) -> None:
+        """Check the given rows, after they were read as memory."""
+        self._file.check_each(rows)
+
     @property
     def T(self) -> NDArray[Any]:  # type: ignore[override]  # noqa: N802 - numpy's name
         """The transposed array, with every block checked."""

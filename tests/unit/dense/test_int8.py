@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +33,12 @@ WAYS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not installed(),
 
 @contextmanager
 def by(way: str) -> Iterator[None]:
-    at_once = SimpleNamespace(ready=lambda *_: True)  # and not beside, after some searches
-    with patch.object(int8, "COMPILED_FROM", 0 if way == "numba" else 1 << 62), patch.object(int8, "BESIDE", at_once):
+    beside = SimpleNamespace(ready=lambda *_: way == "numba")  # at once, and not beside, after some searches
+    with (
+        patch.object(int8, "COMPILED_FROM", 0 if way == "numba" else 1 << 62),
+        patch.object(int8, "BESIDE", beside),
+        patch.object(rescoring, "BESIDE", beside),
+    ):
         yield
 
 
@@ -43,8 +48,8 @@ def unit(rows: NDArray[Any]) -> Matrix:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def rows_of(count: int) -> Rows:
-    return Rows([Chunk(f"{at:06}", "", metadata={"n": at}) for at in range(count)])
+def rows_of(count: int, first: int = 0) -> Rows:
+    return Rows([Chunk(f"{at:06}", "", metadata={"n": at}) for at in range(first, first + count)])
 
 
 def two_heaps(vector: Matrix, count: int) -> Matrix:
@@ -70,14 +75,31 @@ def plain(found: list[Found]) -> list[tuple[str, float]]:
 
 
 def agree(matrix: Matrix, vector: Matrix, k: int, selection: Selection | None = None) -> None:
-    rows, expected = rows_of(len(matrix)), nearest(matrix, vector, k, selection)
-    assert plain(VectorPart(rows, matrix).nearest_each([vector], k, selection)[0]) == expected
-    for found in VectorPart(rows, matrix).nearest_each([vector, vector], k, selection):
-        assert plain(found) == expected
-    part = VectorPart(rows, matrix, quantise(matrix))
+    """With codes and without, alone and in a batch, in one part and in two, numpy and numba find the same."""
+    expected, size = nearest(matrix, vector, k, selection), len(matrix)
     for way in ("numpy", "numba"):
-        with by(way):
-            assert plain(part.nearest_each([vector], k, selection)[0]) == expected
+        for quantised in (False, True):
+            for borders in ((0, size), (0, size // 3, size)):
+                chosen = [
+                    (
+                        VectorPart(rows_of(last - first, first), rows, quantise(rows) if quantised else None),
+                        None if selection is None else Selection(last - first, selection.mask[first:last]),
+                    )
+                    for first, last in pairwise(borders)
+                    for rows in [matrix[first:last]]
+                ]
+                with by(way):
+                    for vectors in ([vector], [vector, vector]):
+                        for found in exact.nearest_in(chosen, vectors, k):
+                            assert plain(found) == expected, (way, quantised, borders)
+
+
+@pytest.mark.parametrize("dimension", [7, 8, 127, 128, 129, 255, 256, 385, 1024, 3072])
+def test_numba_sums_in_the_order_of_numpy_in_any_dimension(dimension: int) -> None:
+    rng = np.random.default_rng(dimension)
+    matrix = unit(rng.standard_normal((60, dimension)))
+    agree(matrix, matrix[4], 50)
+    agree(matrix, matrix[4], 50, Selection(60, rng.random(60) < 0.5))
 
 
 @examples(3)

@@ -214,7 +214,7 @@ RANDOM = np.random.default_rng(5)
     ids=["even", "ties", "of every size", "one far above", "few", "none", "all alike"],
 )
 def test_the_kth_score_has_a_close_bound(scores: Floats) -> None:
-    from voicevault_retrievers.lexical.windows import nearly_kth
+    from voicevault_retrievers.core.kernels import nearly_kth
 
     given = scores.astype(np.float32)
     for k in (1, 20, 31, len(given)):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import Chunk, KnowledgeBase
-from voicevault_retrievers.dense import passes
+from voicevault_retrievers.dense import passes, rescoring
 from voicevault_retrievers.dense.passes import Passes
 from voicevault_retrievers.errors import IndexDamagedError
 from voicevault_retrievers.pipeline.presets import Preset
@@ -35,7 +38,15 @@ USES: dict[str, Callable[[Any], Any]] = {
     "a ufunc": lambda rows: np.multiply(rows, 2),
     "a reduction": lambda rows: np.add.reduce(rows),
     "passes for several": lambda rows: np.stack(Passes().products(WEIGHTS, [rows])[0]),
+    "the nearest by numpy": lambda rows: nearest(rows, compiled=False),
+    "the nearest by numba": lambda rows: nearest(rows, compiled=True),
 }
+
+
+def nearest(rows: Any, *, compiled: bool) -> NDArray[np.float64]:
+    """The best cosines, where bounds exclude no row."""
+    with patch.object(rescoring, "BESIDE", SimpleNamespace(ready=lambda *_: compiled)):
+        return rescoring.nearest(rows, WEIGHTS[0], np.ones(len(rows), np.float32), 5)[1]
 
 
 @pytest.fixture
@@ -62,12 +73,14 @@ def test_what_is_computed_is_as_of_a_plain_array(file: files.BlockFile, use: Cal
     assert np.array_equal(found, use(file.array()))
 
 
+@pytest.mark.parametrize("nan", [False, True], ids=["a bit", "NaN"])
 @pytest.mark.parametrize("use", USES.values(), ids=list(USES))
-def test_nothing_is_computed_of_rows_that_have_changed(kb: KnowledgeBase, use: Callable[[Any], Any]) -> None:
+def test_nothing_is_computed_of_rows_that_have_changed(kb: KnowledgeBase, use: Callable[[Any], Any], nan: bool) -> None:
     (entry,) = kb.manifest.segments
     path = kb.path / entry.name / "vectors.npy"
     data = bytearray(path.read_bytes())
-    data[-HashEmbedder().dimension * 6] ^= 1  # of the last row but one
+    at = len(data) - HashEmbedder().dimension * 6  # in the last row but one
+    data[at : at + 4] = np.float32(np.nan).tobytes() if nan else bytes([data[at] ^ 1, *data[at + 1 : at + 4]])
     path.write_bytes(data)
     with pytest.raises(IndexDamagedError, match="has changed"):
         use(files.open_folder(kb.path / entry.name, entry.files)["vectors.npy"].rows())

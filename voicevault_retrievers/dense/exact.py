@@ -192,17 +192,18 @@ def nearest_in(
 def _nearest(
     parts: Sequence[tuple[VectorPart, Ordinals | None]], vectors: Sequence[Vector], k: int
 ) -> Iterator[Listing[Found]]:
-    bounds = _bounds(parts, vectors)
-    rounded = any(part.codes is None for part, _ in parts)
+    bounds, plain = _bounds(parts, vectors), [part.codes is None for part, _ in parts]
     for at, vector in enumerate(vectors):
-        error = rescoring.LONGEST * rescoring.rounding(vector) if rounded else 0.0
+        error = rescoring.LONGEST * rescoring.rounding(vector) if any(plain) else 0.0
         found, cosines, floor = list[Listing[Found]](), list[rescoring.Cosines](), -math.inf
+        if len(parts) > 1:  # what one part finds excludes rows of others
+            floor = kth_highest([own[at] for own, products in zip(bounds, plain, strict=True) if products], k) - error
         for (part, ordinals), own in zip(parts, bounds, strict=True):
-            if cosines:
-                floor = kth_highest(cosines, k)
             near = rescoring.nearest(part.matrix, vector, own[at], k, ordinals, error=error, floor=floor)
             found.append(part.listing(*near))
             cosines.append(near[1])
+            if len(parts) > 1:
+                floor = max(floor, kth_highest(cosines, k))
         yield merged(found, k)
 
 

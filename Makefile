@@ -45,9 +45,9 @@ demo: install-demo  ## index the sample documents, answer questions, measure
 test: install loops  ## run the tests, in three processes and an order drawn anew; SEED=n repeats one
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER)
 
-test-fast: install  ## run the tests that start no program, server or browser and run no model
-	TESTS_FAST=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER) \
-		-m 'not (browser or program or server or weights)'
+test-fast: install  ## run the tests of the inner loop: they start nothing, run no model and draw few examples
+	TESTS_FAST=1 HYPOTHESIS_PROFILE=inner $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER) \
+		-m 'not (browser or program or server or weights or thorough)'
 
 test-nightly: install  ## run the property tests with 25 times as many examples
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/properties tests/oracles \

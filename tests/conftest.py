@@ -22,7 +22,7 @@ from tests.docs.shared_runs import runs
 from voicevault_retrievers.documents._reader import _POOL
 from voicevault_retrievers.models.graph_model import GraphModel
 
-for _profile, _examples in (("tests", 40), ("nightly", 1000)):
+for _profile, _examples in (("inner", 10), ("tests", 40), ("nightly", 1000)):
     settings.register_profile(
         _profile,
         deadline=None,
@@ -49,10 +49,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STARTING = ("browser", "program", "server", "weights")
-"""The markers that `make test-fast` leaves out."""
+"""The marks of what a test may start."""
 
-SLOW = {"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"}
-"""What the tests of a folder start."""
+SLOW = {
+    **{"browser": "browser", "engines": "server", "docs": "program", "end_to_end": "program", "packaging": "program"},
+    **{"faults": "thorough", "oracles": "thorough"},
+}
+"""The mark of a folder's tests, which `make test-fast` leaves out."""
 
 
 def pytest_configure() -> None:
@@ -67,7 +70,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that start something."""
+    """Mark the tests of the folders that are slow."""
     for item in items:
         folder = item.path.relative_to(item.config.rootpath).parts[1]
         if folder in SLOW:

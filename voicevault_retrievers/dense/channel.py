@@ -153,10 +153,11 @@ class VectorChannel(LeafChannel):
             return None
         if len(vector) != self.embedder.dimension:
             raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.embedder.dimension}")
-        length = float(np.linalg.norm(vector))
+        wide = vector.astype(np.float64)
+        length = float(np.linalg.norm(wide))
         if length == 0:
             raise ConfigError("the query's vector is all zeros, which points nowhere")
-        return vector / np.float32(length)
+        return (wide / length).astype(np.float32)
 
     def __repr__(self) -> str:
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"

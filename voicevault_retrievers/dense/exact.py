@@ -47,6 +47,8 @@ class VectorPart:
     def __post_init__(self) -> None:
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.rows):
             raise ConfigError(f"{len(self.rows)} chunks and vectors of shape {self.matrix.shape} do not join")
+        if self.matrix.dtype != np.float32:
+            raise ConfigError(f"vectors are float32, not {self.matrix.dtype}: use matrix.astype(np.float32)")
         if self.codes is not None and self.codes.codes.shape != self.matrix.shape:
             raise ConfigError(f"codes of shape {self.codes.codes.shape} and vectors of {self.matrix.shape} do not join")
 
@@ -198,8 +200,9 @@ def _nearest(
         found, cosines, floor = list[Listing[Found]](), list[rescoring.Cosines](), -math.inf
         if len(parts) > 1:  # what one part finds excludes rows of others
             floor = kth_highest([own[at] for own, products in zip(bounds, plain, strict=True) if products], k) - error
-        for (part, ordinals), own in zip(parts, bounds, strict=True):
-            near = rescoring.nearest(part.matrix, vector, own[at], k, ordinals, error=error, floor=floor)
+        for (part, ordinals), own, products in zip(parts, bounds, plain, strict=True):
+            exceeds = error if products else 0.0
+            near = rescoring.nearest(part.matrix, vector, own[at], k, ordinals, error=exceeds, floor=floor)
             found.append(part.listing(*near))
             cosines.append(near[1])
             if len(parts) > 1:

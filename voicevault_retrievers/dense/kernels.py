@@ -35,11 +35,14 @@ def nearest(
 ) -> Any:
     """`rescoring.nearest` of the `chosen` rows, or of all rows where there are none; `wide` is the vector in float64.
 
-    Writes as many as fit in `ordinals`. Returns their number, and the ordinals of all rows that were read.
+    Writes as many as fit in `ordinals`. Returns their number, and the ordinals of all rows that were read; -1 and none
+    where fewer bounds are above 0, which `nearly_kth` cannot tell apart.
     """
     k = len(ordinals)
     border = np.float64(nearly_kth(bounds, k))
-    border = max(border if border > 0.0 else -np.inf, floor - error)
+    if k > 0 and border <= 0.0:
+        return -1, np.empty(0, np.int64)
+    border = max(border, floor - error)
     first = _reaching(bounds, border)
     found, products, least = np.empty(len(first)), np.empty(len(wide)), floor
     for j in range(len(first)):
@@ -87,10 +90,7 @@ def _reaching(bounds: Any, least: Any) -> Any:
 @compiled
 def _falling(numbers: Any) -> Any:
     """The positions of numbers by falling number, equal ones ascending."""
-    negative = np.empty(len(numbers))
-    for at in range(len(numbers)):
-        negative[at] = -numbers[at]
-    return np.argsort(negative, kind="mergesort")
+    return np.argsort(-numbers, kind="mergesort")
 
 
 @compiled
@@ -99,7 +99,7 @@ def _cosine(matrix: Any, wide: Any, chosen: Any, place: Any, products: Any) -> A
     row = matrix[_row(chosen, place)]
     for j in range(len(wide)):
         products[j] = np.float64(row[j]) * wide[j]
-    return _sum(products)
+    return 0.0 + _sum(products)  # NumPy's sums begin with 0 too, so that none is -0
 
 
 @compiled

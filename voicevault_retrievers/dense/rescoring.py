@@ -71,22 +71,25 @@ def nearest(
     """The ordinals and cosines of the k nearest of some rows, or of all, best first, ties by ascending ordinal.
 
     A cosine exceeds its bound by at most `error`. Rows with a cosine below `floor` may be missing. The cosines of the
-    rows with the k highest bounds are computed first: the lowest of them is at most that of the k-th nearest row, so
-    that it excludes the rows with lower bounds.
+    rows with the k highest bounds (by machine code: with at least these) are computed first: the k-th highest of them
+    is at most that of the k-th nearest row, so that it excludes the rows with lower bounds.
     """
     k = max(0, min(k, len(bounds)))
     if k == 0:
         return np.empty(0, np.intp), np.empty(0)
-    run = partial(_compiled, matrix, vector, bounds, k, ordinals, error, floor)
     flags = matrix.flags
     key = "nearest", flags.writeable, flags.c_contiguous, ordinals is None or ordinals.flags.writeable
-    if installed() and BESIDE.ready(key, [run], FEW if matrix.size >= LARGE else MANY):
-        return run()
+    step = partial(_compiled, matrix, vector, bounds[:0], 0, ordinals, error, floor)  # reads no row
+    if installed() and BESIDE.ready(key, [step], FEW if matrix.size >= LARGE else MANY):
+        compiled = _compiled(matrix, vector, bounds, k, ordinals, error, floor)
+        if compiled is not None:
+            return compiled
     border = max(kth_highest([bounds], k), floor - error)
-    first = np.flatnonzero(bounds >= np.float64(border))
+    first = np.flatnonzero(bounds >= border)  # to a float32 near it, and none lies between
     found = cosines(matrix, _at(first, ordinals), vector)
     least = max(kth_highest([found], k), floor) - error
-    rest = np.flatnonzero((bounds >= np.float64(least)) & (bounds < np.float64(border)))
+    rest = np.flatnonzero(bounds >= least)
+    rest = rest[bounds[rest] < border]
     near = _at(np.concatenate([first, rest]), ordinals)
     found = np.concatenate([found, cosines(matrix, near[len(first) :], vector)])
     top = np.lexsort((near, -found))[:k]
@@ -95,7 +98,7 @@ def nearest(
 
 def warm(matrix: NDArray[np.float32]) -> None:
     """Compile the machine code of `nearest` for a matrix, and cache it. MissingExtraError without numba."""
-    _compiled(matrix, np.zeros(matrix.shape[1], np.float32), np.zeros(len(matrix), np.float32), 0, None, 0.0, math.inf)
+    _compiled(matrix, np.zeros(matrix.shape[1], np.float32), np.empty(0, np.float32), 0, None, 0.0, 0.0)
 
 
 def _compiled(
@@ -106,13 +109,16 @@ def _compiled(
     ordinals: Ordinals | None,
     error: float,
     floor: float,
-) -> tuple[NDArray[np.intp], Cosines]:
+) -> tuple[NDArray[np.intp], Cosines] | None:
+    """`nearest` by machine code; None where only numpy can tell."""
     from voicevault_retrievers.dense import kernels
 
     near, found = np.empty(k, np.intp), np.empty(k)
     chosen = np.empty(0, np.uint32) if ordinals is None else ordinals
     wide = vector.astype(np.float64)
     count, read = kernels.nearest(np.asarray(matrix), wide, bounds, chosen, error, floor, near, found)
+    if count < 0:
+        return None
     check = getattr(matrix, "check_each", None)  # rows of a file, which numpy checks as it takes them
     if check is not None:
         check(read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -41,6 +41,10 @@ class _Told(NamedTuple):
 
     scores: Mapping[str, float] | None = None
     coverage: float | None = None
+
+    def of(self, ids: Collection[str]) -> _Told:
+        """Without the scores of other chunks than these."""
+        return self if self.scores is None else self._replace(scores={i: s for i, s in self.scores.items() if i in ids})
 
 
 class Fused(Channel):
@@ -103,6 +107,8 @@ class Fused(Channel):
             failed[fused.name] = fused.error
             failures.append(Failure.of(fused.name, fused.error, "the other channels are searched"))
             pool = Pool({name: ranking for name, ranking in pool.rankings.items() if name != fused.name})
+            left = set(pool.ids)
+            told = {name: one.of(left) for name, one in told.items()}
             self._raise(failed, failures, any_answered=bool(pool.rankings))
         notes = [Failure(self.name, type(self.method).__name__, said, degrades=False) for said in self._notes(found)]
         hits, differing = fused
@@ -205,7 +211,7 @@ class Fused(Channel):
                     f"{self.method!r} gave {type(given).__name__} of shape {np.shape(given)} as what {name!r} adds: an "
                     f"array with a number for each chunk of the pool, {size}, is expected"
                 )
-        return parts
+        return {name: np.asarray(parts[name], dtype=np.float64) for name in found}
 
     def children(self) -> Mapping[str, Channel]:
         return self.channels
@@ -270,7 +276,7 @@ def checked_weights(weights: Mapping[str, Any], names: Mapping[str, Any]) -> dic
 def _totals(parts: Contributions, size: int) -> Column:
     """The sum of the parts of each chunk, rounded once."""
     columns = list(parts.values())
-    if len(columns) > len(("one", "another")):
+    if len(columns) > 2:  # the sum of two is rounded once anyway
         return np.array([math.fsum(row) for row in zip(*(column.tolist() for column in columns), strict=True)])
     return sum(columns, np.zeros(size))
 

@@ -254,7 +254,8 @@ class BlockFile:
         """Check the blocks of the given rows, in any order."""
         if not self._whole and len(rows):
             starts = self._start + rows.astype(np.int64) * self._row
-            blocks = np.concatenate((starts // BLOCK, (starts + self._row - 1) // BLOCK))
+            first, last = starts // BLOCK, (starts + self._row - 1) // BLOCK
+            blocks = np.concatenate([np.minimum(first + at, last) for at in range(self._row // BLOCK + 2)])
             for block in set(blocks[np.frombuffer(self._checked, dtype=np.uint8)[blocks] == 0].tolist()):
                 self._check(block * BLOCK, block * BLOCK + 1)
 

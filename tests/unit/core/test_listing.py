@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -123,12 +124,13 @@ def test_a_channel_whose_hit_cannot_be_read_is_skipped_and_noted() -> None:
     channels, _, _ = hybrid(damaged=best)
     with pytest.raises(IndexDamagedError, match="is damaged"):
         channels["words"].search("valve", 1)
-    for other in ({"meaning": channels["meaning"]}, {"list": ListChannel([("x", 1.0)])}):
-        found = fuse({"words": channels["words"], **other}).search("valve", 60)
+    others = {"meaning": channels["meaning"]}, {"list": ListChannel([("x", 1.0)])}
+    for other, depth in product(others, (1, 60)):
+        found = fuse({"words": channels["words"], **other}, depth=depth).search("valve", 60)
         assert [(note.stage, note.kind, note.degrades) for note in found.errors][:1] == [
             ("words", "IndexDamagedError", True)
         ]
-        assert found.ids == fuse(other).search("valve", 60).ids
+        assert found.ids == fuse(other, depth=depth).search("valve", 60).ids
         with pytest.raises(IndexDamagedError, match="is damaged"):
             fuse({"words": channels["words"], **other}, on_error="raise").search("valve", 60)
     with pytest.raises(IndexDamagedError, match="is damaged"):

@@ -66,6 +66,16 @@ def test_vectors_that_do_not_join_are_refused() -> None:
         channel.search(Query("q", vectors={"hash/16": np.ones(4)}))
 
 
+@pytest.mark.parametrize("factor", [1e-25, 1.0, 1e25])
+def test_a_vector_of_any_length_points_where_it_points(factor: float) -> None:
+    embedder = HashEmbedder(16)
+    channel = VectorChannel.from_chunks(CHUNKS, embedder)
+    vector = embedder.embed_queries([CHUNKS[1].text])[0]
+    found = channel.search(Query("q", vectors=vector * np.float32(factor)), 2)
+    assert found.ids == channel.search(Query("q", vectors=vector), 2).ids
+    assert found.scores[0] == pytest.approx(1.0)
+
+
 class Wrong(HashEmbedder):
     """Gives every text the same row."""
 

@@ -86,6 +86,34 @@ def test_nothing_is_computed_of_rows_that_have_changed(kb: KnowledgeBase, use: C
         use(files.open_folder(kb.path / entry.name, entry.files)["vectors.npy"].rows())
 
 
+def test_rows_that_reach_over_several_blocks_are_checked_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK", 1024)
+    monkeypatch.setattr(files, "SMALL", 0)
+    folder = files.NewFolder(tmp_path / "wide")
+    folder.save("vectors.npy", np.ones((6, 1500), np.float32))
+    entries = folder.seal()
+    path = tmp_path / "wide" / "vectors.npy"
+    data = bytearray(path.read_bytes())
+    data[3 * 6000 + 3000] ^= 1  # in the middle of a row
+    path.write_bytes(data)
+    for take in (lambda rows: rows[[3]], lambda rows: rows[3], lambda rows: rows[2:4]):
+        with pytest.raises(IndexDamagedError, match="has changed"):
+            take(files.open_folder(tmp_path / "wide", entries)["vectors.npy"].rows())
+    assert files.open_folder(tmp_path / "wide", entries)["vectors.npy"].rows()[[1, 5]].all()
+
+
+def test_damaged_rows_do_not_keep_others_from_machine_code(file: files.BlockFile) -> None:
+    """It is made without them."""
+    steps: list[Any] = []
+    rows = file.rows()
+    with patch.object(rescoring, "BESIDE", SimpleNamespace(ready=lambda key, own, after: steps.extend(own))):
+        rescoring.nearest(rows, WEIGHTS[0], np.ones(len(rows), np.float32), 5)
+    with patch.object(files.CheckedRows, "check_each", lambda self, rows: list(rows) and pytest.fail("read")):
+        for step in steps:
+            step()
+    assert len(steps) == 1
+
+
 @pytest.mark.usefixtures("unrecorded")
 def test_several_queries_of_one_call_share_passes_and_find_what_each_finds(
     kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch

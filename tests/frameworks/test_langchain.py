@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from langchain_core.documents import Document
+from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda, ensure_config
@@ -376,3 +377,44 @@ def test_what_a_preset_says_stays_where_another_field_is_configured(tmp_path: Pa
     assert len(made(preset=tmp_path / "two.yaml").invoke("pump")) == 2
     assert made(k=5).k == 5
     assert made(fusion=RRF(k=1)).invoke("pump")
+
+
+ARRAYS = [np.arange(5000), np.where(np.arange(5000) == 2500, 0, np.arange(5000))]
+
+
+@pytest.mark.parametrize(
+    ("values", "count"),
+    [
+        ([math.nan, float("nan")], 1),
+        ([np.arange(3), np.arange(3)], 1),
+        (ARRAYS, 2),
+        ([{(1, 2): "x"}, {(1, 2): "x"}], 1),
+        ([1, np.int64(1), 2], 2),
+    ],
+)
+def test_equal_documents_are_indexed_once_whatever_their_metadata_hold(values: list[Any], count: int) -> None:
+    retriever = BM25Retriever.from_documents([Document("pump", metadata={"v": value}) for value in values])
+    assert len(retriever.invoke("pump")) == count
+
+
+def test_foreign_compressors_take_documents_with_arrays() -> None:
+    retriever = BM25Retriever.from_documents([Document("pump", id="a", metadata={"box": np.arange(4)})])
+    (found,) = (retriever >> Unchanged()).invoke("pump")
+    assert (found.id, found.metadata["box"].tolist()) == ("a", [0, 1, 2, 3])
+
+
+class Unchanged(BaseDocumentCompressor):
+    """Returns the documents as they are."""
+
+    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
+        return list(documents)
+
+
+@pytest.mark.parametrize("wrong", [[5], ["a", None]])
+def test_an_id_that_is_no_string_deletes_nothing_and_is_refused(wrong: Any) -> None:
+    retriever = BM25Retriever.from_texts(["pump"], ids=["a"])
+    both = HybridRetriever.from_documents([Document("pump", id="a")], DeterministicFakeEmbedding(size=8))
+    for one in (retriever, both):
+        with pytest.raises(ConfigError, match="ids are strings, not"):
+            one.delete(wrong)
+        assert ids(one.invoke("pump")) == ["a"]

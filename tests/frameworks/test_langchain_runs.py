@@ -308,6 +308,22 @@ async def test_a_late_channels_run_ends_at_its_deadline(
 
 
 @both
+async def test_what_others_found_before_a_searchs_deadline_is_fused_and_capped(
+    monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """Steps that only compute, after the deadline: they are given to the handlers, and made all the same."""
+    hanging = Hanging(awaited=True)
+    late_when(hanging.began, monkeypatch)
+    retriever = HybridRetriever(
+        channels={"bm25": bm25(), "hanging": hanging}, timeout=0.05, stages=[PageDiversityFilter(max_chunks_per_page=1)]
+    )
+    found = named(await traced(retriever, is_async))
+    hanging.release.set()
+    assert "SearchTimeoutError" in (found["channel hanging"].error or "")
+    assert [found[name].error for name in ("fusion fused", "stage page_cap", "HybridRetriever")] == [None] * 3
+
+
+@both
 async def test_a_channel_that_is_not_asked_has_a_run_that_says_why(
     monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:

@@ -118,6 +118,15 @@ async def test_a_batch_whose_callbacks_listen_is_traced_one_by_one() -> None:
         assert _sizes(retriever) == [1] * (len(TEXTS) - 1)
 
 
+@pytest.mark.parametrize(("allowed", "together"), [(1, False), (3, False), (4, True), (None, True)])
+async def test_a_batch_searches_no_more_at_once_than_its_config_allows(allowed: int | None, together: bool) -> None:
+    for method in ("batch", "abatch"):
+        retriever = _langchain()
+        found: Any = getattr(retriever, method)(TEXTS, {"max_concurrency": allowed})
+        assert (await found if method == "abatch" else found) == _langchain().batch(TEXTS)
+        assert (_sizes(retriever) == [1] * (len(TEXTS) - 1)) is not together
+
+
 async def test_a_degraded_search_of_a_batch_is_that_of_a_single_call() -> None:
     channels = {"bm25": BM25.from_chunks(CHUNKS), "dense": FailingChannel(OSError("gone"))}
     first, second = langchain.HybridRetriever(channels=channels), llama_index.HybridRetriever(channels=channels)

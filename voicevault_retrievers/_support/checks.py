@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
@@ -71,3 +71,14 @@ def header(name: str, value: Any) -> str:
             f"{name} is a string of printable ASCII characters without spaces: see that no line end is in it"
         )
     return value
+
+
+def id_list(ids: Iterable[str]) -> list[str]:
+    """The ids; ConfigError for what is no string, and for a single string, which would be taken letter by letter."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is a list of strings; a single id goes in a list: [{ids!r}]")
+    found = list(ids)
+    for one in found:
+        if not isinstance(one, str):
+            raise ConfigError(f"ids are strings, not {one!r}")
+    return found

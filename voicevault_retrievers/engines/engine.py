@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.checks import id_list, whole
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter
@@ -29,7 +29,6 @@ from voicevault_retrievers.engines.writing import WritableEngine
 from voicevault_retrievers.errors import ConfigError, SearchError
 from voicevault_retrievers.fusion.hybrid import HybridSearch
 from voicevault_retrievers.lexical.index import TermScore
-from voicevault_retrievers.store import codec
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.structure.questions import QuestionChannel
 
@@ -159,7 +158,7 @@ class Engine(WritableEngine, HybridSearch):
 
     def vectors(self, ids: Iterable[str]) -> dict[str, Vector]:
         """The vectors, of length 1, of the given chunks that exist."""
-        wanted = list(codec.several(ids))
+        wanted = id_list(ids)
         none: Mapping[str, Vector] = {}
         return dict(self.run(self._if_there(partial(self._vectors, wanted), none))) if wanted else {}
 
@@ -315,7 +314,7 @@ class Engine(WritableEngine, HybridSearch):
         return {one: float(row.astype(np.float64) @ wanted) for one, row in rows.items()}
 
     def _getting(self, ids: Iterable[str], parents: bool) -> Steps[dict[str, Chunk]]:
-        wanted = list(dict.fromkeys(codec.several(ids)))
+        wanted = list(dict.fromkeys(id_list(ids)))
         if not wanted or not (yield from self._ready()):
             return {}
         found = yield from self._get(wanted, parents)

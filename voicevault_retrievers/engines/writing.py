@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from numpy.typing import ArrayLike
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
 from voicevault_retrievers.core.types import Chunk
@@ -77,7 +78,7 @@ class WritableEngine(Server):
             raise ConfigError(f"where={where!r} has a part that says nothing: say what is to go, or use clear()")
         if not (yield from self._ready()):
             return 0
-        wanted = list(dict.fromkeys(codec.several(ids))) if ids is not None else (yield from self._passing(passes))
+        wanted = list(dict.fromkeys(id_list(ids))) if ids is not None else (yield from self._passing(passes))
         gone = 0
         for start in range(0, len(wanted), BATCH):
             gone += yield from self._remove(wanted[start : start + BATCH])

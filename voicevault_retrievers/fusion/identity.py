@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from itertools import chain
 from typing import Any
 
+from voicevault_retrievers.core.filters import plain
 from voicevault_retrievers.core.types import Hit, Ranking, ranked
 
 
@@ -133,15 +133,17 @@ def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _comparable(value: Any) -> Any:
-    """A number unchanged; any other value as JSON, in which a tuple is a list and a date its ISO text."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number else json.dumps(value, sort_keys=True, default=_plain)
-
-
-def _plain(value: Any) -> Any:
+    """A value in the form that equal values share, as `plain` and JSON have it; NaN equals NaN, and True is not 1."""
+    value = plain(value)
+    if isinstance(value, bool) or (isinstance(value, float) and math.isnan(value)):
+        return (str(value),)
+    if isinstance(value, Mapping):
+        return {str(key): _comparable(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    return value.isoformat() if isinstance(value, date) else str(value)
+        return sorted(map(_comparable, value), key=repr)
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    return value if value is None or isinstance(value, int | float | str) else str(value)
 
 
 def _renamed(ranking: Ranking, same: Mapping[str, Hit]) -> Ranking:

@@ -36,6 +36,7 @@ from voicevault_retrievers.core.execution.plan import (
     outcome_of,
     value_of,
 )
+from voicevault_retrievers.core.execution.run import ABREAST
 from voicevault_retrievers.core.explanation import reworded
 from voicevault_retrievers.core.filters import Filter, both, compile_filter, scope
 from voicevault_retrievers.core.tracing import recording
@@ -262,14 +263,16 @@ class PipelineRetriever(Checked[Pipeline], BaseRetriever):
         """The config under which a batch is searched together, or None where each input is to be invoked by itself.
 
         A chain gives one config for each input; these may differ in callbacks and run ids alone. None is returned where
-        configs differ otherwise, where callbacks listen, or where a subclass overrides how it is invoked.
+        configs differ otherwise or allow fewer searches at once, where callbacks listen, or where a subclass overrides
+        how it is invoked.
         """
         configs = list(map(ensure_config, config if isinstance(config, list) else [config]))
         own = any(getattr(type(self), name) is not getattr(PipelineRetriever, name) for name in _INVOKING)
         if own or len(configs) != (inputs if isinstance(config, list) else 1) or any(map(is_heard, configs)):
             return None
         said = [{name: value for name, value in one.items() if name not in ("callbacks", "run_id")} for one in configs]
-        return configs[0] if inputs and all(one == said[0] for one in said) else None
+        alike = inputs and all(one == said[0] for one in said)
+        return configs[0] if alike and (configs[0].get("max_concurrency") or ABREAST) >= ABREAST else None
 
     def _for_call(self, options: dict[str, Any]) -> PipelineRetriever:
         """This retriever with a call's options applied; removes from `options` those that are not the query's."""

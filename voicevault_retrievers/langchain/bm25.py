@@ -13,6 +13,7 @@ from langchain_core.indexing import DeleteResponse, UpsertResponse
 from langchain_core.vectorstores import VectorStore
 from pydantic import Field
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy, refreshed
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.execution.driver import aexecute
@@ -31,7 +32,6 @@ from voicevault_retrievers.lexical.reading import Fuzzy
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.store import saved_index
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
-from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.text import Analyzer
 
 K = TypeVar("K", bound="KeywordRetriever")
@@ -234,14 +234,14 @@ class BM25Index(KeywordRetriever, ThreadedIndex):
         _none(kwargs)
         if (ids is None) == (where is None):
             raise ConfigError("say which documents to delete, by ids or by where=...")
-        gone = several(ids) if ids is not None else self._passing(where)
+        gone = id_list(ids) if ids is not None else self._passing(where)
         return DeleteResponse(num_deleted=self._index().delete(gone), num_failed=0, failed=[])
 
     def get(self, ids: Sequence[str], /, **kwargs: Any) -> list[Document]:
         """The requested documents that are in the index, as they were upserted."""
         _none(kwargs)
         index = self._index().index
-        found = (index.get(chunk_id) for chunk_id in dict.fromkeys(several(ids)))
+        found = (index.get(chunk_id) for chunk_id in dict.fromkeys(id_list(ids)))
         return [kept_document(chunk) for chunk in found if chunk is not None]
 
     def _passing(self, where: Filter) -> list[str]:
@@ -275,7 +275,7 @@ def chunks_with(documents: Iterable[Document], ids: Sequence[str] | None, text_o
     """The chunks of documents; `ids` replace the documents' own. Raises ConfigError unless each document has one."""
     given = list(documents)
     if ids is not None:
-        several(ids)
+        id_list(ids if isinstance(ids, str) else [one for one in ids if one is not None])
         if len(ids) != len(given):
             raise ConfigError(f"{len(given)} documents and {len(ids)} ids: give one for each")
         given = [document.model_copy(update={"id": id_}) for document, id_ in zip(given, ids, strict=True)]

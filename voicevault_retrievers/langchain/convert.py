@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
@@ -219,12 +220,18 @@ def _digest(text: str, metadata: Mapping[str, Any]) -> str:
 def _sorted(value: Any) -> Any:
     """The value with its mappings sorted by key, whatever the keys' types."""
     if isinstance(value, Mapping):
-        return {key: _sorted(item) for key, item in sorted(value.items(), key=lambda item: str(item[0]))}
+        return {_key(key): _sorted(item) for key, item in sorted(value.items(), key=lambda item: str(item[0]))}
     return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _key(key: Any) -> Any:
+    return key if key is None or isinstance(key, str | int | float) else repr(key)
+
+
 def _plain(value: Any) -> Any:
-    """A set as a sorted list; any other value that JSON lacks as its repr."""
+    """A set as a sorted list, an array as a list; any other value that JSON lacks as its repr."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
 
 

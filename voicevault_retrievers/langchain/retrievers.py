@@ -16,6 +16,7 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import BeforeValidator, Field, field_serializer
 from typing_extensions import Unpack
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.embedders import model_of
 from voicevault_retrievers.adapters.placeholders import NotOpenBase, beside
@@ -44,7 +45,6 @@ from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, GivenChannels, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
 
 COLLECTION = "voicevault"
@@ -248,7 +248,7 @@ class HybridRetriever(ComposedRetriever):
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents from all channels. Unknown ids are ignored. Raises as `add`."""
-        changes.delete(self._changed(), list(several(ids)))
+        changes.delete(self._changed(), id_list(ids))
 
     async def adelete(self, ids: Iterable[str]) -> None:
         """`delete` in a worker thread; an async store is awaited."""

@@ -19,6 +19,7 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.filters import Filter, compile_filter
@@ -26,7 +27,6 @@ from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.filters import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of
-from voicevault_retrievers.store.codec import several
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def documents_of(store: VectorStore, ids: Iterable[str] | None = None) -> list[D
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
     if ids is not None:
-        return _checked(store, list(several(ids)))
+        return _checked(store, id_list(ids))
     if isinstance(store, InMemoryVectorStore):
         return store.get_by_ids(list(store.store))
     listing = next((_LISTINGS[kind] for kind in kinds_of(store) if kind in _LISTINGS), None)
@@ -68,7 +68,7 @@ def copied(
     """
     if not isinstance(store, VectorStore):
         raise ConfigError(f"expected a LangChain VectorStore, not {type(store).__name__}")
-    wanted = None if ids is None else list(several(ids))
+    wanted = None if ids is None else id_list(ids)
 
     listed = partial(_listed, store, wanted, text_of)
     name, chunks = type(store).__name__, listed()

@@ -13,7 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from voicevault_retrievers._support.checks import flag, whole
+from voicevault_retrievers._support.checks import flag, id_list, whole
 from voicevault_retrievers._support.foreign_options import check_options, checks_options, refused
 from voicevault_retrievers.adapters.chunk_collections import (
     CHANNELS,
@@ -43,7 +43,6 @@ from voicevault_retrievers.pipeline.presets import Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel
 from voicevault_retrievers.rerank import MMR
 from voicevault_retrievers.store import KnowledgeBase
-from voicevault_retrievers.store.codec import several
 
 S = TypeVar("S", bound="HybridStore")
 T = TypeVar("T")
@@ -233,11 +232,11 @@ class HybridStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """The given documents that exist and that `require` permits, as they were added, in the order of the ids."""
-        return self._permitted(self._collection.get(list(several(ids))))
+        return self._permitted(self._collection.get(id_list(ids)))
 
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """`get_by_ids` off the event loop."""
-        return self._permitted(await self._collection.aget(list(several(ids))))
+        return self._permitted(await self._collection.aget(id_list(ids)))
 
     def similarity_search(self, query: str, k: int = 4, **options: Any) -> list[Document]:
         """The k best documents of a hybrid search, best first; `options` as in the class."""
@@ -391,7 +390,7 @@ def _ids(ids: Iterable[str] | None, options: Mapping[str, Any]) -> list[str]:
     _refuse(options)
     if ids is None:
         raise ConfigError("say which documents to delete by their ids")
-    return list(several(ids))
+    return id_list(ids)
 
 
 def _refuse(options: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from voicevault_retrievers._support.checks import flag
+from voicevault_retrievers._support.checks import flag, id_list
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.filters import both
 from voicevault_retrievers.core.leaf import LeafChannel, Match, Request, best_of_wordings
@@ -206,7 +206,7 @@ class BM25(LeafChannel):
         """Delete chunks, and return how many were in the index. Their terms no longer count in any score."""
         with self._writing:
             before = len(self.index)
-            self._held.index = self.index.removed([ids] if isinstance(ids, str) else ids, self._analyse)
+            self._held.index = self.index.removed(id_list([ids] if isinstance(ids, str) else ids), self._analyse)
             return before - len(self.index)
 
     def find(self, query: Query, wordings: Sequence[Variant], k: int) -> Sequence[Sequence[Match]]:

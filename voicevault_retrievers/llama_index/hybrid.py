@@ -16,6 +16,7 @@ from llama_index.core.schema import BaseNode, IndexNode, MetadataMode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from typing_extensions import Never, Unpack
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.adapters import changes
 from voicevault_retrievers.adapters.keyword_copy import KeywordCopy
@@ -51,7 +52,6 @@ from voicevault_retrievers.pipeline.presets import Base, Preset
 from voicevault_retrievers.pipeline.presets.missing_parts import NotOpenChannel, channel_if_there
 from voicevault_retrievers.pipeline.presets.sections import STRUCTURAL, channel_of, given_channels
 from voicevault_retrievers.store import Bases, KnowledgeBase
-from voicevault_retrievers.store.codec import several
 from voicevault_retrievers.structure.graph import GraphStore
 
 H = TypeVar("H", bound="HybridRetriever")
@@ -233,7 +233,7 @@ class HybridRetriever(ComposedRetriever):
 
     def delete(self, node_ids: Iterable[str]) -> None:
         """Delete nodes from all channels. Unknown ids are ignored. Raises as `add`."""
-        changes.delete(self._changed(), list(several(node_ids)))
+        changes.delete(self._changed(), id_list(node_ids))
 
     async def adelete(self, node_ids: Iterable[str]) -> None:
         """`delete` in a worker thread; an async store is awaited."""

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from voicevault_retrievers._support.checks import id_list
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.protocols import Embedder
 from voicevault_retrievers.core.types import ChannelKind, Chunk, Failure
 from voicevault_retrievers.errors import ConfigError, RetrievalError
-from voicevault_retrievers.store import analyzers, codec, embedding, manifest
+from voicevault_retrievers.store import analyzers, embedding, manifest
 from voicevault_retrievers.store.analyzers import SavedAnalyzer
 from voicevault_retrievers.store.graphs import KeptGraph, SnapshotGraph, graph_channel
 from voicevault_retrievers.store.knowledge_base import KnowledgeBase
@@ -155,7 +156,7 @@ class Bases:
         Where several bases are named, the id is `base:id`, as in `Chunk.parent_id`. A bare id gives the parent of the
         first base that has it.
         """
-        wanted = list(codec.several(ids))
+        wanted = id_list(ids)
         bases = [(base, self._prefix(base)) for base in self._searched()]
         found: dict[str, Chunk] = {}
         for base, prefix in bases:

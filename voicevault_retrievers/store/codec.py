@@ -173,10 +173,3 @@ def limits_of(given: Limits | None) -> Limits:
     if not isinstance(given, Limits | None):
         raise ConfigError(f"limits is a Limits(...), not a {type(given).__name__}")
     return given or Limits()
-
-
-def several(ids: Iterable[str]) -> Iterable[str]:
-    """The ids; ConfigError for a single string, which would be taken letter by letter."""
-    if isinstance(ids, str):
-        raise ConfigError(f"ids is a list of strings; a single id goes in a list: [{ids!r}]")
-    return ids

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from numpy.typing import ArrayLike
 
-from voicevault_retrievers._support.checks import number
+from voicevault_retrievers._support.checks import id_list, number
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.filters import Filter, compile_filter, says_nothing
@@ -230,12 +230,12 @@ class KnowledgeBase(Searched):
 
     def get(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """The given chunks that exist, by id."""
-        found = map(self._snapshot.get, codec.several(ids))
+        found = map(self._snapshot.get, id_list(ids))
         return {chunk.id: chunk for chunk in found if chunk is not None}
 
     def parents(self, ids: Iterable[str]) -> dict[str, Chunk]:
         """The given parents that exist, by id."""
-        found = map(self._snapshot.parent, codec.several(ids))
+        found = map(self._snapshot.parent, id_list(ids))
         return {parent.id: parent for parent in found if parent is not None}
 
     def has_parents(self, require: Filter | None = None) -> bool:
@@ -356,7 +356,7 @@ class KnowledgeBase(Searched):
             if not isinstance(source, str):
                 raise ConfigError(f"source is the name of a file, not {source!r}")
             return self._writer.commit(Drop(where={"$or": [{key: source} for key in _NAMES]}, source=source))
-        return self._writer.commit(Drop(tuple(codec.several(ids or ()))))
+        return self._writer.commit(Drop(tuple(id_list(ids or ()))))
 
     def clear(self) -> int:
         """Delete everything, in one commit; returns how many chunks were deleted."""

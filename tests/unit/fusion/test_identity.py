@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import math
+from datetime import datetime, timezone
 
+import numpy as np
 import pytest
 
 from tests.helpers import GivenChannel, HashEmbedder
@@ -54,6 +56,32 @@ def test_what_is_merged_has_the_votes_that_it_has_with_ids_in_common(method: str
     ]
     if method is not None:  # the default goes by samples of what each channel knows, which here have no id in common
         assert [(hit.id, hit.score) for hit in apart] == [(hit.id, hit.score) for hit in shared]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (math.nan, float("nan"), True),
+        (np.int64(3), 3, True),
+        (np.float32(1.5), 1.5, True),
+        (np.True_, True, True),
+        ([1], [1.0], True),
+        (np.arange(3), [0, 1, 2], True),
+        ({1: "yes", "other": {(1, 2): np.nan}}, {"1": "yes", "other": {(1, 2): math.nan}}, True),
+        (datetime(2026, 1, 2, 12, tzinfo=timezone.utc), "2026-01-02T12:00:00+00:00", True),
+        ({2, "b"}, frozenset(["b", 2]), True),
+        (True, 1, False),
+        (math.nan, 1.0, False),
+        (math.nan, "nan", False),
+        (np.arange(3), [0, 1, 3], False),
+        ({1: "yes"}, {1: "no"}, False),
+    ],
+)
+def test_which_values_of_metadata_agree(one: object, other: object, same: bool) -> None:
+    channels = {
+        name: BM25.from_chunks([Chunk(name, "pump", metadata={"v": v})]) for name, v in (("a", one), ("b", other))
+    }
+    assert len(fuse(channels).search("pump").hits) == (1 if same else 2)
 
 
 def test_equal_texts_whose_metadata_contradicts_are_documents_of_their_own_with_a_note() -> None:

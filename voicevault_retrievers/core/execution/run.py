@@ -49,7 +49,7 @@ def ignore(*values: object) -> None:
 
 @dataclass(eq=False)
 class Ticket:
-    """A started call of a run, with its deadline and the receivers of its outcome."""
+    """A started call of a run, with its deadline (none where it is inline) and the receivers of its outcome."""
 
     run: Run
     call: Call
@@ -261,6 +261,7 @@ class Run:
                 ticket = self._ticket(call, deliver)
                 if (refusal := self._refusal(ticket)) is not None:
                     ticket.call = replace(call, function=partial(value_of, refusal), coroutine=None, inline=True)
+                    ticket.deadline = math.inf
                 if ticket.call.inline and not awaited:
                     self.finish(ticket, outcome_of(ticket.call.run))
                 else:
@@ -311,7 +312,7 @@ class Run:
         now = time.monotonic()
         own = math.inf if call.timeout is None else now + call.timeout
         own = own if call.breaker is None else self._deadlines.setdefault(call.breaker, own)
-        ticket = Ticket(self, call, [deliver], now, min(own, self._end))
+        ticket = Ticket(self, call, [deliver], now, math.inf if call.inline else min(own, self._end))
         self.pending[ticket] = None
         if call.key is not None:
             self._asked[call.key] = ticket

@@ -26,6 +26,10 @@ KEPT = 64
 """The number of texts whose vectors a channel caches: a fused search needs its query's vector more than once."""
 
 
+ROUNDING = 1e-6
+"""A query's own vector whose length differs from 1 by less is used as it is, like an embedder's."""
+
+
 class VectorChannel(LeafChannel):
     """Finds chunks by the similarity of their vectors to the query's.
 
@@ -157,7 +161,8 @@ class VectorChannel(LeafChannel):
         length = float(np.linalg.norm(wide))
         if length == 0:
             raise ConfigError("the query's vector is all zeros, which points nowhere")
-        return (wide / length).astype(np.float32)
+        unit = abs(length - 1) < ROUNDING
+        return vector if unit else (wide / length).astype(np.float32)
 
     def __repr__(self) -> str:
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"

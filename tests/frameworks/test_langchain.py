@@ -418,3 +418,8 @@ def test_an_id_that_is_no_string_deletes_nothing_and_is_refused(wrong: Any) -> N
         with pytest.raises(ConfigError, match="ids are strings, not"):
             one.delete(wrong)
         assert ids(one.invoke("pump")) == ["a"]
+
+
+def test_metadata_that_cannot_be_copied_are_refused_with_the_documents_name() -> None:
+    with pytest.raises(ConfigError, match="the metadata of document 'a' hold what cannot be copied"):
+        BM25Retriever.from_documents([Document("pump", id="a", metadata={"lock": threading.Lock()})])

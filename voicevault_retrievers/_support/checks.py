@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -82,3 +83,13 @@ def id_list(ids: Iterable[str]) -> list[str]:
         if not isinstance(one, str):
             raise ConfigError(f"ids are strings, not {one!r}")
     return found
+
+
+def metadata_copy(whose: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of metadata; ConfigError where they hold what cannot be copied."""
+    try:
+        return copy.deepcopy(dict(metadata))
+    except TypeError as error:  # such as a lock, or a generator
+        raise ConfigError(
+            f"the metadata of {whose} hold what cannot be copied, so keep it elsewhere: {error}"
+        ) from error

@@ -22,6 +22,8 @@ from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import unquote
 
+from voicevault_retrievers.core.filters import plain
+
 FILE_KEYS = ("source_file", "source", "file_path", "file_name", "filename")
 """The keys of a chunk's file at the top of its metadata, the most exact first."""
 
@@ -112,15 +114,19 @@ def first_page(metadata: Mapping[str, Any]) -> int:
 
 
 def as_key(value: Any) -> Any:
-    """A value of metadata as part of a key: itself, or its repr where it may not be hashable."""
+    """A value of metadata as part of a key: as filters compare it, or its repr where it may not be hashable."""
+    value = plain(value)
     return value if isinstance(value, str | int | float) else repr(value)
 
 
 def value_at(data: Any, path: str) -> Any | None:
-    """The value under a key or at a dotted path, in a list that of the first item with one; None for none, or ""."""
+    """The value under a key or at a dotted path, in a list that of the first item with one; None for "" and NaN."""
     if isinstance(data, Mapping):
         value = data.get(path)
-        if value is not None and not (isinstance(value, str) and not value):
+        nothing = (
+            value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and value != value)
+        )
+        if not nothing:
             return value
         first, dot, rest = path.partition(".")
         return value_at(data.get(first), rest) if dot else None

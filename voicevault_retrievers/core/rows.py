@@ -15,8 +15,7 @@ from voicevault_retrievers._support.caches import LRUCache
 from voicevault_retrievers.core.columns import Columns
 from voicevault_retrievers.core.filters import Filter, canonical, parse
 from voicevault_retrievers.core.listing import kth_highest
-from voicevault_retrievers.core.selection import Mask as Mask
-from voicevault_retrievers.core.selection import Selection
+from voicevault_retrievers.core.selection import Mask, Selection
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 
@@ -143,11 +142,6 @@ class Rows:
                 passing &= self._living
             self._selections.put(key, passing)
         return passing if passing.count < len(self) else None
-
-    def mask(self, where: Filter | None) -> Mask | None:
-        """The mask of the live rows that pass a filter; None when every row does."""
-        passing = self.selection(where)
-        return None if passing is None else passing.mask
 
 
 def located(tables: Sequence[Rows], ids: Iterable[str], where: Filter | None = None) -> Iterator[dict[str, int]]:

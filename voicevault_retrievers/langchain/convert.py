@@ -12,6 +12,7 @@ import numpy as np
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
+from voicevault_retrievers._support.checks import metadata_copy
 from voicevault_retrievers.core.explanation import (
     PassageText,
     current,
@@ -63,7 +64,7 @@ def _chunk(
         own_id or document.id or _digest(document.page_content, metadata),
         text if isinstance(text, str) else document.page_content,
         parent_id=str(parent) if isinstance(parent, str | int) else None,
-        metadata=copy.deepcopy(dict(metadata)),
+        metadata=metadata_copy(f"document {document.id!r}", metadata),
         kb=kb if isinstance(kb, str) else "",
         header=str(told.get("header", "")) if text_of is None else _header(document, text_of),
     )

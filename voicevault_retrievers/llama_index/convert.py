@@ -30,6 +30,7 @@ from llama_index.core.schema import (
     TextNode,
 )
 
+from voicevault_retrievers._support.checks import metadata_copy
 from voicevault_retrievers.answers.citations import LAST, citation_of, numbered_header
 from voicevault_retrievers.core.channel import Channel
 from voicevault_retrievers.core.explanation import (
@@ -78,7 +79,7 @@ def chunk_of(node: BaseNode, metadata_mode: MetadataMode = MetadataMode.EMBED) -
         node.node_id,
         text,
         _parent_id(node),
-        copy.deepcopy(node.metadata),
+        metadata_copy(f"node {node.node_id!r}", node.metadata),
         header=told.get("header", "") if told is marked and told else node.get_metadata_str(mode=metadata_mode),
         node=node,
     )

@@ -12,7 +12,7 @@ from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.access_control import permitted
 from voicevault_retrievers.core.channel import MAX_DEPTH, Channel, Over
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
-from voicevault_retrievers.core.filters import Filter, both
+from voicevault_retrievers.core.filters import Filter, both, plain
 from voicevault_retrievers.core.pages import FILE_KEYS, as_key, file_key_of, file_of, value_at
 from voicevault_retrievers.core.types import Chunk, Failure, Hit, Query, Ranking
 from voicevault_retrievers.errors import ConfigError
@@ -107,7 +107,7 @@ class GroupBy:
 
     def _value(self, chunk: Chunk) -> Any:
         """What makes the chunk's group; None for a group of its own."""
-        return file_of(chunk.metadata) if self.key == DOCUMENT else value_at(chunk.metadata, self.key)
+        return plain(file_of(chunk.metadata) if self.key == DOCUMENT else value_at(chunk.metadata, self.key))
 
     def _group(self, hit: Hit) -> tuple[Any, ...]:
         if self.key == TEXT:

@@ -12,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from voicevault_retrievers.core.rows import Mask, Rows
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import Mask
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.lexical.builder import build
 from voicevault_retrievers.lexical.merge_policy import plan

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers.core.columns import Columns
-from voicevault_retrievers.core.rows import Mask, Rows
+from voicevault_retrievers.core.rows import Rows
+from voicevault_retrievers.core.selection import Mask
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.dense.int8 import Codes, Gate, gate, quantise
 from voicevault_retrievers.errors import IndexDamagedError

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +22,7 @@ from voicevault_retrievers.fusion import fuse
 from voicevault_retrievers.lexical import BM25
 from voicevault_retrievers.pipeline.pipeline import Pipeline
 from voicevault_retrievers.pipeline.presets import Preset, preset_to_data
-from voicevault_retrievers.rerank import GroupBy, Grouped
+from voicevault_retrievers.rerank import GroupBy, Grouped, PageCap
 from voicevault_retrievers.rerank.grouping import FOLDED, LEAST, copies_of
 
 WORDS = ("pump", "valve", "seal")
@@ -121,9 +124,24 @@ def test_what_looks_like_a_group_that_was_found_is_found_however_large_that_is(
     assert found.errors == ()
 
 
-def test_numbers_that_filters_take_for_equal_are_one_group() -> None:
-    bm25 = BM25.from_chunks([Chunk("a", "pump", None, {"n": 1}), Chunk("b", "pump", None, {"n": 1.0})])
-    assert Grouped(bm25, GroupBy("n")).search("pump", 9).ids == ("a",)
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        (1, 1.0, True),
+        (1, np.int64(1), True),
+        ("2026-01-02", date(2026, 1, 2), True),
+        (np.arange(2), [0, 1], True),
+        (1, True, False),
+        (math.nan, math.nan, False),
+    ],
+)
+def test_values_that_filters_take_for_equal_are_one_group_and_one_page(one: Any, other: Any, together: bool) -> None:
+    """NaN is no value."""
+    values = {"source": "a.pdf", "n": one, "page": one}, {"source": "a.pdf", "n": other, "page": other}
+    bm25 = BM25.from_chunks([Chunk(f"c{at}", "pump", None, each) for at, each in enumerate(values)])
+    assert len(Grouped(bm25, GroupBy("n")).search("pump", 9)) == 2 - together
+    capped = PageCap(1).refine(Query("pump"), bm25.search("pump", 9))
+    assert len(capped) == 2 - (together or one is True or other is True)
 
 
 def test_documents_of_two_bases_with_one_name_are_two_and_found_by_searching_deeper() -> None:

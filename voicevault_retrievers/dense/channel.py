@@ -24,8 +24,6 @@ from voicevault_retrievers.errors import ConfigError
 
 KEPT = 64
 """The number of texts whose vectors a channel caches: a fused search needs its query's vector more than once."""
-
-
 ROUNDING = 1e-6
 """A query's own vector whose length differs from 1 by less is used as it is, like an embedder's."""
 

@@ -261,6 +261,7 @@ class Run:
                 ticket = self._ticket(call, deliver)
                 if (refusal := self._refusal(ticket)) is not None:
                     ticket.call = replace(call, function=partial(value_of, refusal), coroutine=None, inline=True)
+                if ticket.call.inline:
                     ticket.deadline = math.inf
                 if ticket.call.inline and not awaited:
                     self.finish(ticket, outcome_of(ticket.call.run))
@@ -312,7 +313,7 @@ class Run:
         now = time.monotonic()
         own = math.inf if call.timeout is None else now + call.timeout
         own = own if call.breaker is None else self._deadlines.setdefault(call.breaker, own)
-        ticket = Ticket(self, call, [deliver], now, math.inf if call.inline else min(own, self._end))
+        ticket = Ticket(self, call, [deliver], now, min(own, self._end))
         self.pending[ticket] = None
         if call.key is not None:
             self._asked[call.key] = ticket

@@ -19,6 +19,7 @@ from voicevault_retrievers.core.listing import Listing
 from voicevault_retrievers.core.protocols import Embedder, Found, VectorIndex
 from voicevault_retrievers.core.types import ANY_EMBEDDER, Chunk, Query, Variant, Vector
 from voicevault_retrievers.core.vectors import rows_of, unit_rows
+from voicevault_retrievers.dense import rescoring
 from voicevault_retrievers.dense.exact import ExactVectors, MemoryVectors
 from voicevault_retrievers.errors import ConfigError
 
@@ -155,12 +156,12 @@ class VectorChannel(LeafChannel):
             return None
         if len(vector) != self.embedder.dimension:
             raise ConfigError(f"the query's vector has dimension {len(vector)}, the index {self.embedder.dimension}")
-        wide = vector.astype(np.float64)
-        length = float(np.linalg.norm(wide))
+        length = rescoring.length(vector)
         if length == 0:
             raise ConfigError("the query's vector is all zeros, which points nowhere")
-        unit = abs(length - 1) < ROUNDING
-        return vector if unit else (wide / length).astype(np.float32)
+        if abs(length - 1) < ROUNDING:
+            return vector
+        return (vector.astype(np.float64) / length).astype(np.float32)
 
     def __repr__(self) -> str:
         return f"VectorChannel({self.embedder!r}, {type(self.index).__name__})"

@@ -264,6 +264,19 @@ def late_when(began: threading.Event, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now + 3600 * began.is_set()))
 
 
+def late_after(name: str, patch: pytest.MonkeyPatch) -> None:
+    """Deadlines pass when the outcome of a call of this name has arrived, and never before."""
+    arrived, finish = threading.Event(), run.Run.finish
+
+    def finished(self: run.Run, ticket: run.Ticket, outcome: Any) -> None:
+        finish(self, ticket, outcome)
+        if ticket.call.name == name:
+            arrived.set()
+
+    patch.setattr(run.Run, "finish", finished)
+    late_when(arrived, patch)
+
+
 class HeldChannel(ListChannel):
     """Answers when it is let go."""
 

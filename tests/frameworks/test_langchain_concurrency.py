@@ -116,12 +116,13 @@ def test_a_function_that_hangs_does_not_keep_a_program_from_its_end() -> None:
     program = """
 import asyncio, threading
 from langchain_core.documents import Document
-from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever
+from voicevault_retrievers.langchain import BM25Retriever, HybridRetriever, as_channel
 
 def hang(query):
     threading.Event().wait(300)
 
-retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_texts(["pump"]), "hung": hang}, timeout=0.5)
+hung = as_channel(hang, timeout=0.1)
+retriever = HybridRetriever(channels={"bm25": BM25Retriever.from_texts(["pump"]), "hung": hung})
 print(len(asyncio.run(retriever.ainvoke("pump"))))
 """
     assert printed(program) == "1\n"

@@ -19,7 +19,7 @@ from langchain_core.tracers.context import collect_runs
 from langchain_core.tracers.schemas import Run
 
 from tests.frameworks.langchain_parts import TEXTS, AsyncChild, Child, by_length, documents
-from tests.helpers import CarelessPlan, FailingChannel, HashEmbedder, ListChannel, late_when
+from tests.helpers import CarelessPlan, FailingChannel, HashEmbedder, ListChannel, late_after, late_when
 from voicevault_retrievers.core.leaf import LeafChannel, Match
 from voicevault_retrievers.core.types import Query, Variant
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
@@ -313,7 +313,7 @@ async def test_what_others_found_before_a_searchs_deadline_is_fused_and_capped(
 ) -> None:
     """Steps that only compute, after the deadline: they are given to the handlers, and made all the same."""
     hanging = Hanging(awaited=True)
-    late_when(hanging.began, monkeypatch)
+    late_after("bm25", monkeypatch)
     retriever = HybridRetriever(
         channels={"bm25": bm25(), "hanging": hanging}, timeout=0.05, stages=[PageDiversityFilter(max_chunks_per_page=1)]
     )

@@ -156,14 +156,14 @@ def test_a_child_that_hangs_does_not_keep_a_program_from_its_end() -> None:
 import asyncio, threading
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import TextNode
-from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever
+from voicevault_retrievers.llama_index import BM25Retriever, HybridRetriever, as_channel
 
 class Hung(BaseRetriever):
     def _retrieve(self, query_bundle):
         threading.Event().wait(300)
 
 bm25 = BM25Retriever.from_nodes([TextNode(text="pump")])
-retriever = HybridRetriever(channels={"bm25": bm25, "hung": Hung()}, timeout=0.5)
+retriever = HybridRetriever(channels={"bm25": bm25, "hung": as_channel(Hung(), timeout=0.1)})
 print(len(asyncio.run(retriever.aretrieve("pump"))))
 """
     assert printed(program) == "1\n"

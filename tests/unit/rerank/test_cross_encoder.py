@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.helpers import BERLIN, PASSAGES, GivenChannel, ranking_of
+from tests.helpers import BERLIN, PASSAGES, GivenChannel, late_when, ranking_of
 from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.explanation import explain, provenance, votes_of
 from voicevault_retrievers.core.protocols import Scorer
@@ -269,18 +269,20 @@ class Holding(Counting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.let_go = threading.Event()
+        self.held, self.let_go = threading.Event(), threading.Event()
 
     def score(self, query: str, passages: Sequence[str]) -> list[float]:
         if self.asked:
+            self.held.set()
             self.let_go.wait(60)
         return super().score(query, passages)
 
 
-async def test_after_its_time_what_was_scored_comes_first() -> None:
+async def test_after_its_time_what_was_scored_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["x" * length for length in (1, 5, 3, 2, 8, 4, 7, 6, 11, 12, 10, 9)]
     for asynchronous in (False, True):
         scorer = Holding()
+        late_when(scorer.held, monkeypatch)
         channel = words(texts) >> CrossEncoderRerank(scorer, depth=12, blend=1, timeout=0.2)
         found = await channel.asearch("q", 12) if asynchronous else channel.search("q", 12)
         scorer.let_go.set()
@@ -291,15 +293,17 @@ async def test_after_its_time_what_was_scored_comes_first() -> None:
         assert "8 of 12 passages were scored" in failure.message
 
 
-def test_loading_does_not_count_as_the_time_of_reranking() -> None:
+def test_loading_does_not_count_as_the_time_of_reranking(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Counting):
-        loads = 0
+        loads, loading = 0, threading.Event()
 
         def load(self) -> None:
             self.loads += 1
+            self.loading.set()
             threading.Event().wait(0.3)
 
     scorer = Slow()
+    late_when(scorer.loading, monkeypatch)
     channel = words(["a", "bb"]) >> CrossEncoderRerank(scorer, blend=1, timeout=0.2)
     assert (channel.search("q").ids, channel.search("q", 2).errors) == (("1", "0"), ())
     assert scorer.loads == 1

@@ -10,6 +10,7 @@ import pytest
 from llama_index.core import MockEmbedding, VectorStoreIndex
 from llama_index.core.schema import (
     BaseNode,
+    Document,
     IndexNode,
     NodeRelationship,
     NodeWithScore,
@@ -130,6 +131,44 @@ def test_chunks_become_text_nodes() -> None:
     assert chunk.metadata == {"list": [1]}
     assert chunk_of(node_of(chunk)).parent_id == "section"
     assert node_of(chunk, context="the whole section").get_content() == "the whole section"
+
+
+class Own(TextNode):
+    """A node of somebody's own class, with a field of its own."""
+
+    own: dict[str, list[int]] = {"a": [1]}  # noqa: RUF012 - pydantic copies it
+
+
+@pytest.mark.parametrize("kind", [TextNode, Own, Document])
+def test_a_copied_node_shares_nothing_that_can_change(kind: type[BaseNode]) -> None:
+    related = RelatedNodeInfo(node_id="b", metadata={"tags": ["x"]})
+    node = kind(
+        id_="a",
+        text="pump",
+        metadata={"list": [1, {"deep": [2]}]},
+        embedding=[0.5],
+        excluded_llm_metadata_keys=["list"],
+        relationships={NodeRelationship.SOURCE: related, NodeRelationship.CHILD: [related]},
+    )
+    (found,) = BM25Retriever.from_nodes([node, TextNode(id_="c", text="else")], k=1).retrieve("pump")
+    again = node_of(chunk_of(found.node))
+    before, first = node.model_dump(), found.node.model_dump()
+    assert first == again.model_dump() == before
+    assert again.model_dump(exclude_unset=True) == found.node.model_dump(exclude_unset=True)
+    for copied in (found.node, again):
+        copied.metadata["list"][1]["deep"].append(3)
+        assert copied.embedding is not None
+        copied.embedding.append(1.0)
+        copied.excluded_llm_metadata_keys.append("y")
+        copied.relationships[NodeRelationship.SOURCE].metadata["tags"].append("y")  # type: ignore[union-attr]
+        copied.relationships[NodeRelationship.CHILD].pop()  # type: ignore[union-attr]
+        if isinstance(copied, Own):
+            copied.own["a"].append(2)
+        assert node.model_dump() == before
+        assert copied is again or again.model_dump() == first
+    again.__dict__["_voicevault"]["channels"].clear()
+    assert (provenance(found) or {})["channels"]
+    assert found.node.__dict__["_voicevault"]["channels"]
 
 
 def test_what_an_index_node_points_to_is_not_copied() -> None:

@@ -189,7 +189,7 @@ _OF_TEXT = ("header", "text", "over_budget", "checksum")
 
 def sealed(told: Mapping[str, Any], text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A provenance with a `checksum` of the text and metadata beside it, where it has a `header` or a `text`."""
-    belongs = any(isinstance(told.get(key), str) for key in ("header", "text"))
+    belongs = isinstance(told.get("header"), str) or isinstance(told.get("text"), str)
     return {**told, "checksum": _checksum(text, metadata)} if belongs else dict(told)
 
 

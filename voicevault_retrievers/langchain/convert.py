@@ -13,6 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_messages
 
 from voicevault_retrievers._support.checks import metadata_copy
+from voicevault_retrievers._support.duplicates import duplicate
 from voicevault_retrievers.core.explanation import (
     PassageText,
     current,
@@ -137,7 +138,7 @@ def write_provenance(document: Document, told: Mapping[str, Any]) -> None:
 
 def kept_document(chunk: Chunk) -> Document:
     """A new document of a chunk, without a search's provenance; only a parent id that the metadata lacks is added."""
-    metadata = copy.deepcopy(dict(chunk.metadata))
+    metadata = duplicate(dict(chunk.metadata))
     if chunk.parent_id and chunk.parent_id != str(metadata.get("parent_id")):
         metadata[PROVENANCE] = {"parent_id": chunk.parent_id}
     return Document(page_content=chunk.text, id=chunk.id, metadata=metadata)

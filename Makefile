@@ -45,7 +45,8 @@ demo: install-demo  ## index the sample documents, answer questions, measure
 test: install loops  ## run the tests, in three processes and an order drawn anew; SEED=n repeats one
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER)
 
-test-fast: install  ## run the tests of the inner loop: they start nothing, run no model and draw few examples
+test-fast: WORKERS = 2  # nothing here waits, so that a third would only import everything once more
+test-fast: install loops  ## run the tests of the inner loop: they start nothing, run no model and draw few examples
 	TESTS_FAST=1 HYPOTHESIS_PROFILE=inner $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ORDER) \
 		-m 'not (browser or program or server or weights or thorough)'
 

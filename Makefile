@@ -19,7 +19,7 @@ help:  ## show the targets
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip  # that of Python 3.11 takes twice the time
+	$(PIP) --upgrade pip  # Python 3.11 comes with one that takes a third longer
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[demo]'

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any
 
+from voicevault_retrievers._support.duplicates import duplicate
 from voicevault_retrievers.errors import ConfigError
 
 
@@ -88,7 +88,7 @@ def id_list(ids: Iterable[str]) -> list[str]:
 def metadata_copy(whose: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """A deep copy of metadata; ConfigError where they hold what cannot be copied."""
     try:
-        return copy.deepcopy(dict(metadata))
+        return duplicate(dict(metadata))
     except TypeError as error:  # such as a lock, or a generator
         raise ConfigError(
             f"the metadata of {whose} hold what cannot be copied, so keep it elsewhere: {error}"

@@ -13,6 +13,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
+from voicevault_retrievers._support.duplicates import duplicate
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution.driver import aexecute, execute
@@ -203,7 +204,7 @@ def ranking_of(documents: Sequence[Document], text_of: TextOf = None) -> Ranking
 def _annotated(document: Document, before: Hit, hit: Hit, degraded: Sequence[str]) -> Document:
     """A copy of a document after the stage, with the stage's provenance added to what was there before."""
     said = {key: document.metadata[key] for key in (SCORE, PROVENANCE) if key in document.metadata}
-    metadata = copy.deepcopy({**hit.chunk.metadata, **said})
+    metadata = duplicate({**hit.chunk.metadata, **said})
     twin = document.model_copy(update={"page_content": hit.text, "metadata": metadata})
     if told := after_stage(told_of(twin), before, hit, degraded):
         write_provenance(twin, told)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
@@ -18,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, R
 from pydantic import ValidationError
 
 from voicevault_retrievers._support.characters import without_controls
+from voicevault_retrievers._support.duplicates import duplicate
 from voicevault_retrievers._support.foreign_options import checks_options
 from voicevault_retrievers.answers import ContextBuilder as Builder
 from voicevault_retrievers.answers import Marker, ResolvedAnswer, ends_first
@@ -107,7 +107,7 @@ async def _areordered(documents: list[Document]) -> list[Document]:
 
 def numbered(document: Document, number: int) -> Document:
     """A copy of a document with this citation number."""
-    metadata = copy.deepcopy(document.metadata)
+    metadata = duplicate(document.metadata)
     metadata[PROVENANCE] = {**told_of(document), CITATION: number}
     return document.model_copy(update={"metadata": metadata})
 

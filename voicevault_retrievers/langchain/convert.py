@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -156,7 +155,7 @@ def passages_of(documents: Iterable[Document]) -> list[Document]:
 
 def _passage(passage: PassageText) -> Document:
     scored = {} if passage.score is None else {SCORE: passage.score}
-    metadata = copy.deepcopy({**passage.metadata, PROVENANCE: passage.told, **scored})
+    metadata = duplicate({**passage.metadata, PROVENANCE: passage.told, **scored})
     return Document(page_content=passage.text, id=passage.id, metadata=metadata)
 
 
@@ -198,7 +197,7 @@ def _own(document: Document) -> dict[str, Any]:
 
 
 def _with(document: Document, metadata: Mapping[str, Any]) -> Document:
-    return document.model_copy(update={"metadata": copy.deepcopy(metadata)})
+    return document.model_copy(update={"metadata": duplicate(metadata)})
 
 
 def _flat(told: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str | int | float | bool]]:

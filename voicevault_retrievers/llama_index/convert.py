@@ -54,7 +54,6 @@ REF_DOC = "_ref_doc_id"
 MARKS = (KEPT, REF_DOC)
 # In the node's __dict__, beside its fields: copied with the node, but not part of its hash, content or JSON.
 _MARK = "_voicevault"
-_COPIED_APART = frozenset({"metadata", "relationships", "embedding"})
 _NODES: Mapping[str, type[BaseNode]] = {
     cls.class_name(): cls for cls in (Document, ImageDocument, ImageNode, IndexNode, Node, TextNode)
 }
@@ -228,7 +227,7 @@ def _kept_node(chunk: Chunk) -> BaseNode | None:
     kept = {key: own.get(key, value) for key, value in chunk.metadata.items() if key in own or key not in MARKS}
     if chunk.text and body.get("text_resource"):
         body["text_resource"]["text"] = chunk.text
-    return node_from({"text": chunk.text, **body, "metadata": copy.deepcopy(kept)})
+    return node_from({"text": chunk.text, **body, "metadata": duplicate(kept)})
 
 
 def _parent_id(node: BaseNode) -> str | None:
@@ -241,20 +240,18 @@ def _parent_id(node: BaseNode) -> str | None:
 
 def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
     """A deep copy with other metadata. The target of an IndexNode is shared: it may be an index or a retriever."""
-    own, vector = duplicate(dict(metadata)), node.embedding
-    if type(node) is TextNode:  # most are, and this is several times as fast
-        twin = node.model_copy()
-        fields = twin.__dict__
-        fields["metadata"], fields["embedding"] = own, None if vector is None else list(vector)
-        fields["relationships"] = {key: _related_copy(related) for key, related in node.relationships.items()}
-        for name, value in fields.items():
-            if type(value) not in ATOMS and name not in _COPIED_APART:
-                fields[name] = duplicate(value)
-        return twin
-    target: Any = getattr(node, "obj", None)
-    return copy.deepcopy(
-        node, {id(target): target, id(node.metadata): own, id(vector): None if vector is None else list(vector)}
-    )
+    own: dict[str, Any] = {
+        "metadata": duplicate(dict(metadata)),
+        "embedding": None if node.embedding is None else list(node.embedding),
+        "relationships": {key: _related_copy(related) for key, related in node.relationships.items()},
+    }
+    if type(node) is not TextNode:
+        target: Any = getattr(node, "obj", None)
+        return copy.deepcopy(node, {id(target): target, **{id(getattr(node, key)): own[key] for key in own}})
+    twin = node.model_copy()  # most nodes are such, and this is several times as fast
+    rest = {key: value for key, value in node.__dict__.items() if type(value) not in ATOMS and key not in own}
+    twin.__dict__.update(own, **duplicate(rest))
+    return twin
 
 
 def _related_copy(related: RelatedNodeInfo | list[RelatedNodeInfo]) -> Any:

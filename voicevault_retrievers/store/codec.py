@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from voicevault_retrievers._support.checks import whole
+from voicevault_retrievers._support.duplicates import duplicate
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError
 
@@ -121,7 +121,7 @@ def decode(line: bytes, kb: str) -> Chunk:
 def own(chunk: Chunk) -> Chunk:
     """A copy of the chunk that shares no mutable value with it."""
     nested = any(isinstance(value, list | dict) for value in chunk.metadata.values())
-    return replace(chunk, metadata=deepcopy(dict(chunk.metadata))) if nested else chunk
+    return replace(chunk, metadata=duplicate(dict(chunk.metadata))) if nested else chunk
 
 
 def same(one: Chunk, other: Chunk | None) -> bool:

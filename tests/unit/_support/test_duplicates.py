@@ -19,8 +19,10 @@ class Own(dict[str, Any]):
 
 
 def containers(value: Any) -> list[Any]:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return [value, *(found for one in inner for found in containers(one))] if isinstance(value, dict | list) else []
+    """All that can change in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    own = [value] if isinstance(value, dict | list | set) else []
+    return [*own, *(found for one in inner for found in containers(one))]
 
 
 @pytest.mark.parametrize(

@@ -249,8 +249,11 @@ def _copied(node: BaseNode, metadata: Mapping[str, Any]) -> BaseNode:
         target: Any = getattr(node, "obj", None)
         return copy.deepcopy(node, {id(target): target, **{id(getattr(node, key)): own[key] for key in own}})
     twin = node.model_copy()  # most nodes are such, and this is several times as fast
-    rest = {key: value for key, value in node.__dict__.items() if type(value) not in ATOMS and key not in own}
-    twin.__dict__.update(own, **duplicate(rest))
+    fields = twin.__dict__
+    fields.update(own)
+    for key, value in fields.items():
+        if type(value) not in ATOMS and key not in own:
+            fields[key] = duplicate(value)
     return twin
 
 

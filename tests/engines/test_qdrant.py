@@ -73,11 +73,16 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
             place = {"client": ending.enter_context(closing(qdrant_client.QdrantClient(":memory:")))}
         elif request.param == "server":
             place = {"url": request.getfixturevalue("fake").url}
-        else:
+        elif request.param == "folder":
             place = {"path": tmp_path / "qdrant"}
+        else:
+            pytest.importorskip("qdrant_edge")
+            segments, place = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path / "segments"), {}
+            ending.callback(segments.end)
+        made = segments.engine if request.param == "segment" else QdrantEngine
 
         def opening(name: str = "docs", **options: Any) -> QdrantEngine:
-            engine = QdrantEngine(name, **{"embedder": EMBEDDER, "analyzer": ANALYZER, **place, **options})
+            engine: QdrantEngine = made(name, **{"embedder": EMBEDDER, "analyzer": ANALYZER, **place, **options})
             ending.callback(engine.close)
             return engine
 
@@ -274,6 +279,7 @@ def test_every_formula_scores_as_in_a_knowledge_base(pair: tuple[QdrantEngine, K
             alike(engine.bm25(formula=chosen, **EXACT).search(query, k), base.bm25(formula=chosen).search(query, k))
 
 
+@pytest.mark.parametrize("opened", ["memory", "folder", "segment"], indirect=True)
 def test_scores_stay_exact_when_the_mean_length_moves(opened: Opened, tmp_path: Path) -> None:
     engine, other = opened(), opened()
     base = base_of(tmp_path, [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,15 @@ def client() -> Iterator[Any]:
     made.close()
 
 
+@pytest.fixture
+def segment(tmp_path: Path) -> Iterator[Callable[[], QdrantEngine]]:
+    """Opens a collection that a segment of Qdrant's own holds."""
+    pytest.importorskip("qdrant_edge")
+    folder = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path)
+    yield lambda: folder.engine("docs", embedder=EMBEDDER, analyzer=ANALYZER)
+    folder.end()
+
+
 def based(folder: Any) -> KnowledgeBase:
     return KnowledgeBase.create("base", root=folder / "base", embedder=EMBEDDER, analyzer=ANALYZER)
 
@@ -112,9 +121,9 @@ SEARCHES: dict[str, Any] = {
 @pytest.mark.parametrize("rights", [None, RIGHTS], ids=["all", "rights"])
 @pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_reads_no_more_than_its_answer_after_a_write_of_another(
-    client: Any, search: str, rights: dict[str, str] | None
+    segment: Callable[[], QdrantEngine], search: str, rights: dict[str, str] | None
 ) -> None:
-    writer, reader = opened(client), opened(client)
+    writer, reader = segment(), segment()
     writer.upsert(chunks(90))
     query, channel = Query("pump valve", require=rights), SEARCHES[search](reader)
     channel.search(query, 5)
@@ -138,8 +147,8 @@ def test_a_hybrid_search_counts_nothing_without_rights(client: Any) -> None:
     assert set(counting.methods) <= {"query_batch_points", "retrieve"}
 
 
-async def test_what_is_counted_for_a_query_is_asked_at_once(client: Any) -> None:
-    engine = opened(client)
+async def test_what_is_counted_for_a_query_is_asked_at_once(segment: Callable[[], QdrantEngine]) -> None:
+    engine = segment()
     engine.upsert(chunks(30))
     asked: list[Any] = []
     below, later = engine._later, engine._later
@@ -152,6 +161,17 @@ async def test_what_is_counted_for_a_query_is_asked_at_once(client: Any) -> None
     await engine.bm25(statistics="exact").asearch("pump valve", 5)
     assert asked == [["facet", "facet"], ["count", "count"], "query_batch_points"]
     engine._later = later  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("rights", [None, RIGHTS], ids=["all", "rights"])
+def test_local_mode_goes_through_the_chunks_once_for_all_terms(client: Any, rights: dict[str, str] | None) -> None:
+    """It has no index, so that each count would go through all of them."""
+    engine = opened(client)
+    engine.upsert(chunks(90))
+    counting = counted(engine)
+    found = engine.bm25(statistics="exact").search(Query("pump valve oil shaft", require=rights), 5)
+    assert len(found) == 5
+    assert counting.methods == {"scroll": 1, "query_batch_points": 1}
 
 
 # Qdrant's own statistics.

@@ -27,7 +27,7 @@ from voicevault_retrievers.engines.qdrant.clients import (
     QdrantCall,
     QdrantCaller,
 )
-from voicevault_retrievers.engines.qdrant.points import CHUNK, COUNTED, FULL, PARENT, STATE, TOLD, VERSION
+from voicevault_retrievers.engines.qdrant.points import CHUNK, FULL, PARENT, STATE, TOLD, VERSION
 from voicevault_retrievers.engines.qdrant.statistics import SUMS, State, Sums
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.errors import (
@@ -245,27 +245,30 @@ class Collection(Engine):
     # Statistics.
 
     def _sums(self, scope: Filter | None, every: bool = False) -> Steps[Sums]:
-        """The sums over the chunks that pass, counted by Qdrant, or here where Qdrant cannot evaluate the filter.
+        """The sums over the chunks that pass, counted by Qdrant, or here from the terms of all of them.
 
-        Counting here reads the terms of all chunks that pass; `every` does so in any case.
+        They are read where Qdrant cannot evaluate the filter, for `every` frequency, and in local mode, which would
+        go through all chunks again for each term that it counts.
         """
         if nothing_passes(scope):
             return Sums()
-        clause = requests.of_kind(CHUNK, self._clause(scope))
-        if every or not requests.told_exactly(scope):
-            return Sums.read((yield from self._terms(clause, compile_filter(scope))))
+        clause, exactly = requests.of_kind(CHUNK, self._clause(scope)), requests.told_exactly(scope)
+        if every or self._client.local or not exactly:
+            return Sums.read((yield from self._terms(clause, None if exactly else compile_filter(scope))))
         told = {"facet_filter": clause, "limit": FACETS, "exact": True}
         facets = yield from self._asking([self._call("facet", key=key, **told) for key in (SUMS, statistics.MEAN)])
         parts, means = ({str(hit.value): int(hit.count) for hit in facet.hits} for facet in facets)
         return Sums.of(parts, means, None)
 
-    def _terms(self, clause: Any, passes: Predicate) -> Steps[list[Mapping[str, Any]]]:
+    def _terms(self, clause: Any, passes: Predicate | None) -> Steps[list[Mapping[str, Any]]]:
         """What is counted of the chunks that pass."""
         found: list[Mapping[str, Any]] = []
+        fields = ["terms", SUMS, statistics.MEAN, *(() if passes is None else ("metadata", "exact"))]
         cursor: Any = None
         while True:
-            page, cursor = yield from self._scroll(clause, PAGE, cursor, [*COUNTED, SUMS, statistics.MEAN])
-            found += [point.payload for point in page if passes(points.metadata_of(point.payload))]
+            page, cursor = yield from self._scroll(clause, PAGE, cursor, fields)
+            payloads = (point.payload for point in page)
+            found += [one for one in payloads if passes is None or passes(points.metadata_of(one))]
             if cursor is None:
                 return found
 

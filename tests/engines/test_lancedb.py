@@ -174,24 +174,56 @@ def test_what_another_process_writes_is_found_by_the_next_search(tmp_path: Path)
     assert len(engine) == 151
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What LanceDB is asked to do, in order: to open a table, to count rows, to read them."""
+    names: list[str] = []
+    for name in ("_connection", "counted", "read"):
+        below = getattr(LanceEngine, name)
+
+        def told(self: LanceEngine, *of: Any, name: str = name, below: Any = below) -> Any:
+            names.append(name)
+            return below(self, *of)
+
+        monkeypatch.setattr(LanceEngine, name, told)
+    return names
+
+
 @pytest.mark.program
-def test_a_table_is_opened_once_for_a_version_and_each_term_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_opened_once_for_a_version_and_each_term_counted_once(tmp_path: Path, asked: list[str]) -> None:
     engine = LanceEngine("plant", tmp_path, **GIVEN)
     engine.upsert(chunks(50))
-    search, asked = fuse({"bm25": engine.bm25(), "dense": engine.dense()}).search, list[str]()
-    opened, counted = LanceEngine._connection, LanceEngine.counted
-    monkeypatch.setattr(LanceEngine, "_connection", lambda self: asked.append("open") or opened(self))
-    monkeypatch.setattr(LanceEngine, "counted", lambda self, *of: asked.append("count") or counted(self, *of))
+    search = fuse({"bm25": engine.bm25(), "dense": engine.dense()}).search
+    asked.clear()
     engine.get(["c0001"])
-    found = search(Query("pump valve"), 5)
-    assert asked == ["open", "count", "count"]
-    assert search(Query("pump valve"), 5) == found
-    assert asked == ["open", "count", "count"]
+    found = search(Query("pump valve", where={"page": 1}), 5)
+    assert (asked.count("_connection"), asked.count("counted")) == (1, 2)
+    assert search(Query("pump valve", where={"page": 1}), 5) == found
+    assert (asked.count("_connection"), asked.count("counted")) == (1, 2)
     engine.upsert(chunks(51))
-    search(Query("pump"), 5)
-    assert asked[3:].count("count") == 1
+    asked.clear()
+    search(Query("pump", where={"page": 1}), 5)
+    assert asked.count("counted") == 1
+
+
+@pytest.mark.parametrize(
+    ("rights", "counting"),
+    [(None, ["counted"] * 3), ({"page": 1}, ["counted"] * 3), ({"page": {"$gt": 0.5}}, ["read"])],
+    ids=["all", "rights of the database", "rights applied here"],
+)
+def test_terms_are_counted_among_the_rows_that_are_scored(
+    tmp_path: Path, asked: list[str], rights: dict[str, Any] | None, counting: list[str]
+) -> None:
+    """Where more chunks count than are scored, `counting` is asked besides; the last reads the texts of the best."""
+    engine = LanceEngine("plant", tmp_path, **GIVEN)
+    engine.upsert(chunks(50))
+    search = engine.bm25(statistics="exact").search
+    search(Query("nothing", require=rights), 5)  # which reads the sums
+    asked.clear()
+    search(Query("pump valve", require=rights), 5)
+    assert asked == ["read", "read"]
+    search(Query("harbour station leak", require=rights, where={"page": {"$lt": 2}}), 5)
+    assert asked[2:] == ["read", *counting, "read"]
 
 
 def test_a_collection_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter, parse
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.encoding import encoded, escaped, unescaped
@@ -99,6 +102,22 @@ def condition_of(where: Filter | None) -> tuple[str, bool]:
 def all_of(*conditions: str) -> str:
     """The condition that a chunk meets all, which no parent does: conditions on chunks are null for parents."""
     return " AND ".join(one for one in conditions if one != ALL) or CHUNKS
+
+
+def occurrences(rows: Any, forms: Sequence[str]) -> dict[str, Any]:
+    """How often each row of an Arrow table has each term, in the order of the rows."""
+    pa, pc = require("pyarrow", extra="lancedb"), require("pyarrow.compute", extra="lancedb")
+    terms, size = rows["terms"].combine_chunks(), len(forms) + 1
+    known = pc.fill_null(pc.index_in(terms.flatten(), pa.array(map(encoded, forms), pa.string())), len(forms))
+    cells = pc.list_parent_indices(terms).to_numpy().astype(np.int64) * size + known.to_numpy()
+    table = np.bincount(cells, minlength=len(rows) * size).reshape(-1, size)
+    return dict(zip(forms, table.T, strict=False))
+
+
+def matrix_of(rows: Any) -> Any:
+    """The vectors of an Arrow table, of shape (rows, dimension)."""
+    column = rows["vector"].combine_chunks()
+    return column.flatten().to_numpy().reshape(len(rows), column.type.list_size)
 
 
 def _quoted(values: Iterable[str]) -> str:

@@ -34,6 +34,8 @@ from voicevault_retrievers.engines.rows import (
     having,
     id_of,
     key_of,
+    matrix_of,
+    occurrences,
     one_of,
     parent_row,
     row_of,
@@ -243,7 +245,7 @@ class TableEngine(Engine):
         if self._recipe is None or self._recipe.embedder is None:
             return {}
         rows = self.read(self._open().table, ["key", "vector"], one_of("key", map(key_of, ids)))
-        return dict(zip(map(id_of, rows["key"].to_pylist()), _matrix(rows), strict=True))
+        return dict(zip(map(id_of, rows["key"].to_pylist()), matrix_of(rows), strict=True))
 
     # Searching.
 
@@ -256,7 +258,7 @@ class TableEngine(Engine):
         limit = k + SPARE
         while True:
             near = self.near(held.table, [*CHUNK, "vector"], vector, limit, told)
-            cosines = np.minimum(_matrix(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
+            cosines = np.minimum(matrix_of(near).astype(np.float64) @ vector.astype(np.float64), 1.0)
             near = near.append_column("cosine", [cosines])
             rows = near if exact else _filtered(near, wanted)
             scores = rows["cosine"].to_numpy()
@@ -282,7 +284,7 @@ class TableEngine(Engine):
         held = self._open()
         ranked = self._ranked(held, asked, k) if self._ranks(asked) else None
         rows = self._rows(held, SCORED, asked.passing, having(asked.forms)) if ranked is None else ranked
-        (scores, counts), keys = self._scores(held, asked, rows), rows["key"].to_pylist()
+        (scores, counts), keys = self._scores(held, asked, rows, every=ranked is None), rows["key"].to_pylist()
         best = best_by_id(keys, scores, k, positive=asked.positive)
         forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
         if ranked is None:  # its rows have no texts
@@ -313,14 +315,13 @@ class TableEngine(Engine):
         scores, _ = self._scores(held, asked, rows)
         return dict(zip(map(id_of, rows["key"].to_pylist()), scores.tolist(), strict=True))
 
-    def _scores(self, held: TableVersion, asked: Keywords, rows: Any) -> tuple[Any, Mapping[str, Any]]:
-        """The scores of rows, and how often each has each form."""
-        pa, pc = imported("pyarrow", extra="lancedb"), imported("pyarrow.compute", extra="lancedb")
-        terms, forms, size = rows["terms"].combine_chunks(), asked.forms, len(asked.forms) + 1
-        known = pc.fill_null(pc.index_in(terms.flatten(), pa.array(map(encoded, forms), pa.string())), len(forms))
-        cells = pc.list_parent_indices(terms).to_numpy().astype(np.int64) * size + known.to_numpy()
-        table_of = np.bincount(cells, minlength=len(rows) * size).reshape(-1, size)
-        counts, population = dict(zip(forms, table_of.T, strict=False)), self._counts(held, asked)
+    def _scores(
+        self, held: TableVersion, asked: Keywords, rows: Any, *, every: bool = False
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """The scores of rows, and how often each has each form; `every` chunk that passes and has one is among them."""
+        counts = occurrences(rows, asked.forms)
+        counting = every and canonical(asked.counting) == canonical(asked.passing)
+        population = self._counts(held, asked, counts if counting else None)
         lengths = rows["length"].to_numpy()
         return scores_of(asked.formula, weigh(asked, population), population.mean, counts, lengths), counts
 
@@ -332,12 +333,17 @@ class TableEngine(Engine):
     def _population(self, asked: Keywords) -> CollectionCounts:
         return self._counts(self._open(), asked)
 
-    def _counts(self, held: TableVersion, asked: Keywords) -> CollectionCounts:
-        where = canonical(asked.counting)
-        frequencies = {
-            form: self._cached(held, (where, form), partial(self._counted, held, asked.counting, having([form])))
-            for form in asked.forms
-        }
+    def _counts(self, held: TableVersion, asked: Keywords, there: Mapping[str, Any] | None = None) -> CollectionCounts:
+        """The statistics; `there` says how often each chunk that counts has each form, where that is known."""
+        where, exact = canonical(asked.counting), condition_of(asked.counting)[1]
+        known = self._known(held)
+        missing = [form for form in asked.forms if (where, form) not in known]
+        if there is None and missing and not exact:  # one pass over the rows for all, as the filter is applied here
+            there = occurrences(self._rows(held, ["terms"], asked.counting, having(missing)), missing)
+        for form in missing:
+            counted = self._counted(held, asked.counting, having([form])) if there is None else np.sum(there[form] > 0)
+            known[where, form] = int(counted)
+        frequencies = {form: known[where, form] for form in asked.forms}
         histogram = partial(self._histogram, held, asked.counting)
         return CollectionCounts(*self._sums_of(held, asked.counting)[:2], frequencies, histogram)
 
@@ -371,13 +377,18 @@ class TableEngine(Engine):
 
     def _cached(self, held: TableVersion, key: Hashable, count: Callable[[], T]) -> T:
         """What a version of the table has of a kind, counted once."""
-        version, known = self._counts_of
-        if version != held.version or len(known) >= COUNTED:
-            _, known = self._counts_of = held.version, {}
+        known = self._known(held)
         if key not in known:
             known[key] = count()
         value: T = known[key]
         return value
+
+    def _known(self, held: TableVersion) -> dict[Any, Any]:
+        """The cached counts of a version of the table."""
+        version, known = self._counts_of
+        if version != held.version or len(known) >= COUNTED:
+            _, known = self._counts_of = held.version, {}
+        return known
 
 
 def _filtered(rows: Any, where: Filter | None) -> Any:
@@ -387,9 +398,3 @@ def _filtered(rows: Any, where: Filter | None) -> Any:
 
 def _stored(rows: Any) -> list[Stored]:
     return [Stored(id_of(row["key"]), row["digest"]) for row in rows.to_pylist()]
-
-
-def _matrix(rows: Any) -> Any:
-    """The vectors, of shape (rows, dimension)."""
-    column = rows["vector"].combine_chunks()
-    return column.flatten().to_numpy().reshape(len(rows), column.type.list_size)

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+INSTALL := $(BIN)/python tests/packaging/install.py --python $(BIN)/python --constraint constraints.txt
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
 WORKERS ?= 3
@@ -19,15 +19,15 @@ help:  ## show the targets
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade pip  # Python 3.11 comes with one that takes a third longer
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[demo]'
+	$(INSTALL) --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps llama-index-retrievers-bm25  # a peer in the tests, which asks for an older PyStemmer
+	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --no-deps llama-index-retrievers-bm25  # a peer in the tests, which asks for an older PyStemmer
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.loops: $(VENV)/.dev $(wildcard voicevault_retrievers/*/*kernels.py) voicevault_retrievers/lexical/windows.py

@@ -115,10 +115,9 @@ def _environment(folder: Path, framework: Framework, requirements: tuple[str, ..
     if not Path(python).exists():
         venv.create(folder)
     with _constraints(framework) as constraints:
-        pip = [sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"]
+        install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), "--python", python, "--upgrade"]
         own, *needed = framework.needed
-        pip += ["install", "--upgrade", "--no-compile"]  # most of what comes is never imported
-        _run([*pip, "--constraint", constraints, "--editable", own, *needed, *TOOLS, *requirements])
+        _run([*install, "--constraint", constraints, "--editable", own, *needed, *TOOLS, *requirements])
     return python
 
 

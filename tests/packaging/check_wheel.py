@@ -53,8 +53,8 @@ def _all(place: Path, wheel: Path) -> None:
 def _environment(folder: Path, requirement: str) -> Path:
     venv.create(folder)
     binaries = folder / "bin"
-    pip = [sys.executable, "-m", "pip", "--python", str(binaries / "python"), "--quiet", "--disable-pip-version-check"]
-    _run([*pip, "install", "--no-compile", "--constraint", str(ROOT / "constraints.txt"), requirement], folder)
+    install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), "--python", str(binaries / "python")]
+    _run([*install, "--constraint", str(ROOT / "constraints.txt"), requirement], folder)
     return binaries
 
 

@@ -2,7 +2,7 @@
 
 The arguments are those of `uv pip install`. uv reads none of pip's configuration, so what that says is told to it:
 indexes, of which it takes the best version as pip does, links, constraints, and the certificates to trust. Files are
-copied: nltk refuses to read a link.
+copied unless `UV_LINK_MODE` says otherwise: nltk refuses to read a link.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ def configured() -> dict[str, str]:
 def main(given: list[str]) -> int:
     """The exit status of uv."""
     pip = configured()
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--link-mode", "copy"]
-    uv += ["--index-strategy", "unsafe-best-match"]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--index-strategy", "unsafe-best-match"]
     for name, option in OPTIONS.items():
         for value in pip.get(name, "").replace("\\n", " ").split():
             uv += [option, value]
-    trusted = {"SSL_CERT_FILE": pip["cert"]} if "cert" in pip else {}
-    return subprocess.run([*uv, *given], env={**trusted, **os.environ}, check=False).returncode
+    variables = {"UV_LINK_MODE": "copy", **({"SSL_CERT_FILE": pip["cert"]} if "cert" in pip else {}), **os.environ}
+    return subprocess.run([*uv, *given], env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python tests/packaging/install.py --python $(BIN)/python --constraint constraints.txt
+INSTALL := $(BIN)/python tests/packaging/install.py $(VENV) --constraint constraints.txt
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
 WORKERS ?= 3

@@ -3,7 +3,7 @@
 python -m tests.benchmarks.newcomer
 
 It runs what the page says, as it says it, in a new folder: with a clone of this repository (of its last commit), and
-with PDFs that are made here. No package is cached.
+with PDFs that are made here. pip has no cache.
 """
 
 from __future__ import annotations
@@ -90,13 +90,7 @@ class Newcomer:
         self._state = ["set -e"]
         kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
         path = os.pathsep.join(one for one in kept["PATH"].split(os.pathsep) if Path(one) != Path(sys.prefix) / "bin")
-        self._environment = {
-            **kept,
-            "PATH": path,
-            "PIP_NO_CACHE_DIR": "1",
-            "UV_NO_CACHE": "1",
-            "VOICEVAULT_HOME": str(folder / "kbs"),
-        }
+        self._environment = {**kept, "PATH": path, "PIP_NO_CACHE_DIR": "1", "VOICEVAULT_HOME": str(folder / "kbs")}
 
     def types(self, line: str) -> str | None:
         """What a command prints; None of one that only changes the shell."""

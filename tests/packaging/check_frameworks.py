@@ -115,7 +115,7 @@ def _environment(folder: Path, framework: Framework, requirements: tuple[str, ..
     if not Path(python).exists():
         venv.create(folder)
     with _constraints(framework) as constraints:
-        install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), "--python", python, "--upgrade"]
+        install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), str(folder), "--upgrade"]
         own, *needed = framework.needed
         _run([*install, "--constraint", constraints, "--editable", own, *needed, *TOOLS, *requirements])
     return python

@@ -52,15 +52,13 @@ def _all(place: Path, wheel: Path) -> None:
 
 def _environment(folder: Path, requirement: str) -> Path:
     venv.create(folder)
-    binaries = folder / "bin"
-    install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), "--python", str(binaries / "python")]
+    install = [sys.executable, str(ROOT / "tests" / "packaging" / "install.py"), str(folder)]
     _run([*install, "--constraint", str(ROOT / "constraints.txt"), requirement], folder)
-    return binaries
+    return folder / "bin"
 
 
 def _run(command: list[str], folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment["UV_LINK_MODE"] = "hardlink"  # what is only imported need not be copied
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")

@@ -39,16 +39,18 @@ def test_what_pip_is_told_is_told_to_uv(tmp_path: Path, monkeypatch: pytest.Monk
     def run(command: list[str], **options: Any) -> Any:
         if "uv" not in command:
             return real(command, **options)
-        asked.append((command[command.index("--index-strategy") + 2 :], options["env"]["SSL_CERT_FILE"]))
+        cache = Path(command.pop(command.index("--cache-dir") + 1))
+        asked.append((command[command.index("--index-strategy") + 2 :], options["env"]["SSL_CERT_FILE"], cache.parent))
         return SimpleNamespace(returncode=3)
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert INSTALL.main(["--python", "there", "."]) == 3
+    assert INSTALL.main(tmp_path, "--editable", ".") == 3
     told = [
         *("--default-index", "https://mirror.example/simple"),
         *("--index", "https://one.example/simple", "--index", "https://two.example/simple"),
         *("--find-links", "wheels", "--find-links", "more"),
         *("--constraint", "own.txt"),
-        *("--python", "there", "."),
+        *("--link-mode", "hardlink", "--cache-dir", "--editable", "."),
     ]
-    assert asked == [(told, "ours.pem")]
+    assert asked == [(told, "ours.pem", tmp_path)]
+    assert [path.name for path in tmp_path.iterdir()] == ["pip.conf"], "the cache stays"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.mutex import Mutex
@@ -72,6 +74,22 @@ class _TooSlow(Exception):  # noqa: N818 - as above
     """The server does not answer in time."""
 
 
+class _LoopPool(NamedTuple):
+    """The pool of an event loop, and the connections that it made."""
+
+    pool: Any
+    made: WeakSet[Any]
+
+    async def close(self) -> None:
+        """Close the pool; where its workers were cancelled, as at the end of a loop, psycopg leaves the rest open."""
+        try:
+            await self.pool.close()
+        except asyncio.CancelledError:
+            for connection in list(self.made):
+                await connection.close()
+            raise
+
+
 class Pools:
     """The connections to one database; `size` is the most for threads, and for each event loop.
 
@@ -85,7 +103,7 @@ class Pools:
         self._settings = settings
         self._mutex = Mutex()
         self._pool: Any = None
-        self._of_loop: PerLoop[Any] = PerLoop(self._apool, lambda pool: pool.close())
+        self._of_loop: PerLoop[_LoopPool] = PerLoop(self._apool, _LoopPool.close)
 
     @property
     def place(self) -> str:
@@ -110,14 +128,14 @@ class Pools:
         """`ask` on the running event loop."""
         with self._errors():
             for left in reversed(range(TRIES)):
-                pool = await self._aopened()
+                opened = await self._aopened()
                 try:
-                    async with pool.connection() as connection:
+                    async with opened.pool.connection() as connection:
                         return await _adone(connection, ask, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - as above
                     _check(error, left)
                     if isinstance(error, _Lost):
-                        await self._of_loop.aclose(pool)
+                        await self._of_loop.aclose(opened)
         return None
 
     def close(self) -> None:
@@ -139,22 +157,27 @@ class Pools:
                 pool = self._pool
         return pool
 
-    async def _aopened(self) -> Any:
+    async def _aopened(self) -> _LoopPool:
         if not self._of_loop.has():
             await (await self._class("AsyncConnection").connect(**self._options)).close()
         return await self._of_loop.get()
 
-    async def _apool(self) -> Any:
+    async def _apool(self) -> _LoopPool:
         """A pool; `PerLoop` closes it when its loop ends.
 
         That the pool's workers are cancelled then is not enough: `asyncio.wait_for` of Python 3.10 and 3.11 may swallow
         it, and then a worker ends only when its pool is closed.
         """
-        pool = self._made("AsyncConnectionPool", "AsyncConnection")
-        await pool.open()  # does not wait, so that no other task opens a pool meanwhile
-        return pool
+        made: WeakSet[Any] = WeakSet()
 
-    def _made(self, pool: str, connection: str) -> Any:
+        async def noted(connection: Any) -> None:
+            made.add(connection)
+
+        pool = self._made("AsyncConnectionPool", "AsyncConnection", configure=noted)
+        await pool.open()  # does not wait, so that no other task opens a pool meanwhile
+        return _LoopPool(pool, made)
+
+    def _made(self, pool: str, connection: str, **options: Any) -> Any:
         made = getattr(require("psycopg_pool", extra="postgres"), pool)
         return made(
             kwargs=self._options,
@@ -164,6 +187,7 @@ class Pools:
             timeout=30.0 if self.timeout is None else self.timeout,
             reconnect_timeout=CONNECTING,
             open=False,
+            **options,
         )
 
     def _drop(self, pool: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -261,6 +262,58 @@ async def test_a_sentence_is_given_before_the_next_has_come(is_async: bool) -> N
             assert next(stream) == FIRST
             stream.close()
         assert not server.ended.is_set()
+
+
+def goes_on(handler: Handler) -> None:
+    """A stream whose first sentence is complete, and which then goes on for as long as somebody listens."""
+    breaks_off(handler)
+    waits_on(handler)
+
+
+def waits_on(handler: Handler) -> None:
+    while not handler.server.ended.wait(0.005):
+        handler.wfile.write(b": still here\n\n")
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_rest_of_a_stream_is_not_left_to_the_garbage_collector(way: Any, is_async: bool) -> None:
+    with model_server(writes(goes_on)) as server:
+        flare = Flare(way(server.url), CHANNEL)
+        if is_async:
+            astream = flare.astream(QUESTION, GIVEN)
+            assert await anext(astream) == FIRST
+            await astream.aclose()
+        else:
+            stream = flare.stream(QUESTION, GIVEN)
+            assert next(stream) == FIRST
+            stream.close()
+        assert await asyncio.to_thread(server.gone.wait, PATIENT)
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_stream_that_was_given_up_is_let_go_when_its_next_part_has_come(way: Any) -> None:
+    late = threading.Event()
+
+    def hesitates(handler: Handler) -> None:
+        breaks_off(handler)
+        late.wait(PATIENT)
+        handler.event(handler._part(tokens_in(" is"), None))
+        waits_on(handler)
+
+    with model_server(writes(hesitates)) as server:
+        found = await asked(Flare(way(server.url), CHANNEL, timeout=0.3), "stream")
+        assert [failure.kind for failure in found.errors] == ["SearchTimeoutError"]
+        late.set()
+        assert await asyncio.to_thread(server.gone.wait, PATIENT)
 
 
 async def test_a_search_that_fails_is_noted_and_the_next_doubt_is_searched_for(way: Any, mode: str) -> None:

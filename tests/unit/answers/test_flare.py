@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -196,6 +198,76 @@ def test_an_answer_is_cut_after_max_segments() -> None:
     found = Flare(lambda prompt: "One. Two. Three.", lambda text, top_k: GIVEN, max_segments=2).answer("q")
     assert found.text == "One. Two. "
     assert "cut after 2 sentences" in found.errors[0].message
+
+
+class Response:
+    """An answer that is read as OpenAI's client reads one: the generator that ends it holds it."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self._parts = self._read()
+
+    def _read(self) -> Iterator[Written]:
+        over = self.over
+        try:
+            yield Written("It is sure. ")
+            yield Written("It is")
+            yield Written(f" kept by {type(self).__name__}.")
+        finally:
+            over.set()
+
+    def __iter__(self) -> Iterator[Written]:
+        yield from self._parts
+
+    def __next__(self) -> Written:
+        return next(self._parts)
+
+
+class Streams:
+    def __init__(self) -> None:
+        self.over: list[threading.Event] = []
+
+    def write(self, prompt: str) -> Written:
+        raise NotImplementedError
+
+    def stream(self, prompt: str) -> Iterator[Written]:
+        return (part for part in self._parts())
+
+    def _parts(self) -> Iterator[Written]:
+        response = Response()
+        self.over.append(response.over)
+        yield from response
+
+
+def test_a_response_in_a_cycle_is_closed_with_the_stream_and_not_by_the_garbage_collector() -> None:
+    writer = Streams()
+    gc.disable()
+    try:
+        stream = Flare(writer, lambda text, top_k: FOUND).stream("q", GIVEN)
+        assert next(stream) == "It is sure. "
+        stream.close()
+        assert [over.is_set() for over in writer.over] == [True, True]  # the first had no probabilities, and no marks
+    finally:
+        gc.enable()
+
+
+async def test_an_async_stream_that_swallows_a_cancellation_is_cancelled_again() -> None:
+    swallowed = []
+
+    class Swallows(Streams):
+        async def astream(self, prompt: str) -> AsyncIterator[Written]:
+            yield Written("It is sure. It")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                swallowed.append(prompt)
+            await asyncio.Event().wait()
+
+    stream = Flare(Swallows(), lambda text, top_k: FOUND).astream("q", GIVEN)
+    assert await anext(stream) == "It is sure. "
+    closed, _ = await asyncio.wait([asyncio.create_task(stream.aclose())], timeout=60)
+    assert closed
+    assert len(swallowed) == 2
 
 
 @pytest.mark.parametrize("answer", ["", "  ", None, 5])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
 from functools import partial
+from types import GeneratorType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from voicevault_retrievers.answers.flare.writers import Writer, aparts, checked, parts
@@ -16,6 +18,8 @@ from voicevault_retrievers.core.execution.plan import Call, CircuitBreaker, Plan
 from voicevault_retrievers.models.generation import Written
 
 T = TypeVar("T")
+AGAIN = 0.5
+"""Seconds until a reading task that goes on is cancelled again."""
 _END = object()
 
 
@@ -148,23 +152,47 @@ class _Source:
 
     aread: Callable[[], Awaitable[Any]] | None = None
 
-    def __init__(self, iterator: Iterator[Written]) -> None:
+    def __init__(self, iterator: Generator[Written, None, None]) -> None:
         self._iterator = iterator
         self._context = contextvars.copy_context()
+        self._stopped = False
 
     def read(self) -> Written | None:
         part = self._context.run(next, self._iterator, _END)
+        if self._stopped:  # while this thread was reading
+            self.close()
         return None if part is _END else checked(part)
 
     def close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            # An abandoned thread may still be reading it.
-            with suppress(ValueError, RuntimeError):
-                self._context.run(close)
+        self._stopped = True
+        for each in (self._iterator, *_in_cycles(self._iterator)):
+            with suppress(ValueError, RuntimeError):  # an abandoned thread may still be reading it
+                self._context.run(each.close)
 
     async def aclose(self) -> None:
         self.close()
+
+
+def _in_cycles(reader: Any) -> list[Any]:
+    """The generators below a generator that hold the very object which reads from them.
+
+    Closing the generator leaves these to the garbage collector. The clients of OpenAI and others read a response so,
+    and one that is collected while httpcore's connection pool holds its lock waits for that lock for ever.
+    """
+    reading, found = [reader], []
+    for one in reading:
+        for held in _held(one):
+            if not isinstance(held, GeneratorType):
+                own = [each for each in getattr(held, "__dict__", {}).values() if isinstance(each, GeneratorType)]
+                found += [each for each in own if any(held is other for other in _held(each))]
+            elif not any(held is each for each in reading):
+                reading.append(held)
+    return found
+
+
+def _held(reader: Any) -> list[Any]:
+    """What a suspended generator refers to, the variables of its frame included."""
+    return gc.get_referents(reader, reader.gi_frame)
 
 
 class _AsyncSource:
@@ -174,6 +202,7 @@ class _AsyncSource:
         self._iterator = iterator
         self._parts: asyncio.Queue[Any] = asyncio.Queue()  # unbounded, so that the task never waits for a reader
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def read(self) -> Written | None:
         raise NotImplementedError  # the async driver awaits `aread`
@@ -186,15 +215,18 @@ class _AsyncSource:
     async def _pump(self) -> None:
         try:
             async for part in self._iterator:
+                if self._stopped:
+                    return
                 self._parts.put_nowait(part)
             self._parts.put_nowait(_END)
         except Exception as error:  # noqa: BLE001 - an outcome, raised where it is read
             self._parts.put_nowait(error)
 
     async def aclose(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        self._stopped = True
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # `asyncio.wait_for` of Python 3.10 and 3.11 may swallow it, and go on reading
+            await asyncio.wait([self._task], timeout=AGAIN)
         close = getattr(self._iterator, "aclose", None)
         if close is not None:
             await close()

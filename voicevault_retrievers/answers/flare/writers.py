@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -64,7 +64,7 @@ def checked(part: Any) -> Written:
     return part
 
 
-def parts(writer: Any, prompt: str, *, streams: bool) -> Iterator[Written]:
+def parts(writer: Any, prompt: str, *, streams: bool) -> Generator[Written, None, None]:
     """The text of a writer: in parts with `streams` where it can stream, else at once."""
     if streams and callable(getattr(writer, "stream", None)):
         yield from writer.stream(prompt)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import getLogger
 from threading import Condition, current_thread, main_thread
 from typing import Any, ClassVar, NamedTuple, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +98,53 @@ class GraphSession(NamedTuple):
     reason: str
 
 
+KEPT = 2
+"""The number of graphs that stay loaded when nobody uses them, such as those of a retriever made for each question."""
+
+
+class LoadedGraph:
+    """A graph and its tokenizer, loaded once in a process for all models with the same files and options (`at`)."""
+
+    _known: ClassVar[WeakValueDictionary[Hashable, LoadedGraph]] = WeakValueDictionary()
+    _recent: ClassVar[deque[LoadedGraph]] = deque(maxlen=KEPT)
+    _inherited: ClassVar[list[LoadedGraph]] = []
+    _mutex: ClassVar[Mutex] = Mutex()
+
+    def __init__(self) -> None:
+        self._lock = Mutex()
+        self._loaded: tuple[GraphSession, Any] | None = None
+
+    @classmethod
+    def at(cls, key: Hashable) -> LoadedGraph:
+        """The graph of a key, one object per process."""
+        with cls._mutex:
+            return cls._known.get(key) or cls._known.setdefault(key, cls())
+
+    def load(self, load: Callable[[], tuple[GraphSession, Any]]) -> tuple[GraphSession, Any]:
+        """What `load` returned to the first that asked."""
+        with self._lock:
+            if self._loaded is None:
+                with NATIVE.running():
+                    self._loaded = load()
+        with self._mutex:
+            if self not in self._recent:
+                self._recent.append(self)
+        return self._loaded
+
+    @classmethod
+    def forked(cls) -> None:
+        """In a forked child: free no graph of the parent, as that would wait for threads which the child lacks."""
+        cls._inherited += cls._recent
+        cls._recent.clear()
+        cls._mutex = Mutex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LoadedGraph.forked)
+
+
 class GraphModel(ABC):
-    """A graph and its tokenizer, loaded once, on first use; thread-safe."""
+    """A graph and its tokenizer, loaded on first use, once for all models that compute alike; thread-safe."""
 
     backend: ClassVar[Backend]
     extra: ClassVar[str]
@@ -113,10 +161,11 @@ class GraphModel(ABC):
         self.batch_size = batch_size
         self._lock = Mutex()
         self._weights: Weights | None = None
+        self._graph: LoadedGraph | None = None
         self._loaded: tuple[GraphSession, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_weights": None, "_loaded": None}
+        return {**self.__dict__, "_weights": None, "_graph": None, "_loaded": None}
 
     @property
     def weights(self) -> Weights:
@@ -147,15 +196,20 @@ class GraphModel(ABC):
         """
         with self._lock:
             if self._loaded is None:
-                with NATIVE.running():
-                    self._loaded = self._load()
+                require("tokenizers", extra=self.extra)
+                self.weights.verify()
+                self._graph = LoadedGraph.at((type(self)._session, *self._computes()))
+                self._loaded = self._graph.load(self._load)
             return self._loaded
 
+    def _computes(self) -> tuple[Hashable, ...]:
+        """What decides the outputs: models for which it is equal share a graph."""
+        return self.weights, self.weights.digest, self.max_tokens, self.batch_size
+
     def _load(self) -> tuple[GraphSession, Any]:
-        tokenizers = require("tokenizers", extra=self.extra)
         weights = self.weights
-        weights.verify()
         try:
+            tokenizers = require("tokenizers", extra=self.extra)
             tokenizer = tokenizers.Tokenizer.from_file(str(weights.tokenizer))
             tokenizer.no_padding()
             tokenizer.enable_truncation(self.max_tokens)

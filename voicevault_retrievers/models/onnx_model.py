@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable
 from functools import cache
 from typing import Any, cast
 
@@ -35,6 +37,9 @@ class OnnxModel(GraphModel):
 
     backend = "onnx"
     extra = "onnx"
+
+    def _computes(self) -> tuple[Hashable, ...]:
+        return *super()._computes(), os.getpid()  # a forked child lacks the threads of a session
 
     def _session(self, weights: Weights, tokenizer: Any) -> GraphSession:
         runtime = require("onnxruntime", extra=self.extra)

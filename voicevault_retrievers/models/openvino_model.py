@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.errors import ConfigError, unknown
+from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
 from voicevault_retrievers.models.dequantise import dequantised, quantises_as_it_runs
 from voicevault_retrievers.models.graph_model import (
     Feed,
@@ -54,6 +56,8 @@ class OpenVinoModel(GraphModel):
 
     backend = "openvino"
     extra = "openvino,offline"
+    _process: ClassVar[int | None] = None
+    """The process that OpenVINO was first used in."""
 
     def __init__(self, name: str, max_tokens: int, batch_size: int, precision: Precision = "auto") -> None:
         super().__init__(name, max_tokens, batch_size)
@@ -68,6 +72,9 @@ class OpenVinoModel(GraphModel):
             return "openvino-int8"
         return "openvino" if quantises_as_it_runs(self.weights.model) else super().kind
 
+    def _computes(self) -> tuple[Hashable, ...]:
+        return *super()._computes(), self.precision
+
     def _session(self, weights: Weights, tokenizer: Any) -> GraphSession:
         # The plugin gives the loading thread a signal stack, and the thread that drops the last session frees it, after
         # which a signal in the loading thread would end the process. So the graph is loaded in a thread that ends at
@@ -76,6 +83,13 @@ class OpenVinoModel(GraphModel):
             return loading.submit(self._opened, weights, tokenizer).result()
 
     def _opened(self, weights: Weights, tokenizer: Any) -> GraphSession:
+        if OpenVinoModel._process not in (None, os.getpid()):
+            raise ModelNotAvailableError(
+                f"{self.name} cannot be loaded in this process: it was forked from one that used OpenVINO, and would "
+                "hang. Start processes by 'spawn' or 'forkserver' (multiprocessing.get_context), load the model before "
+                "the fork, or take backend='onnx'"
+            )
+        OpenVinoModel._process = os.getpid()
         core = require("openvino", extra=self.extra).Core()
         graph = self._read(core, weights)
         native = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")

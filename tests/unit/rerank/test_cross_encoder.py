@@ -27,6 +27,7 @@ from voicevault_retrievers.errors import (
     RerankerNotAvailableError,
 )
 from voicevault_retrievers.models import onnx_model, weights
+from voicevault_retrievers.models.graph_model import LoadedGraph
 from voicevault_retrievers.models.onnx_model import saturates
 from voicevault_retrievers.models.weights import PROFILES, Packed, canonical, find
 from voicevault_retrievers.pipeline.presets import Preset
@@ -87,6 +88,7 @@ def test_products_of_16_bits_have_the_sums_of_exact_ones_of_8(
     reranker: OnnxScorer, widened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_model, "saturates", lambda _: widened)
+    monkeypatch.setattr(LoadedGraph, "_known", {})
     other = OnnxScorer()
     scores = other.score(BERLIN, PASSAGES)
     assert other.precision_used == "int8"

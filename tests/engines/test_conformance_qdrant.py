@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.engines.conformance import Conformance, Started
+from tests.engines.engines import SYSTEMS
 from voicevault_retrievers.engines.addresses import connect as opened
 from voicevault_retrievers.lexical.formulas import Lucene, Okapi
 from voicevault_retrievers.testing.clients import Connect
@@ -68,7 +69,6 @@ class TestQdrantEdge(Conformance):
     @pytest.fixture(scope="class")
     @classmethod
     def connect(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect]:
-        pytest.importorskip("qdrant_edge")
-        folder = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path_factory.mktemp("edge"))
-        yield folder.engine
-        folder.end()
+        SYSTEMS["qdrant-edge"].skip()
+        with SYSTEMS["qdrant-edge"].opened(tmp_path_factory.mktemp("edge")) as connecting:
+            yield connecting

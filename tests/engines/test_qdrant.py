@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.engines import awkward
+from tests.engines.engines import SYSTEMS
 from tests.engines.meanwhile import meanwhile
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import RRF, PageCap, fuse
@@ -69,6 +70,8 @@ Opened = Callable[..., QdrantEngine]
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     """Opens a collection, again the same by its name."""
     with ExitStack() as ending:
+        made: Any = QdrantEngine
+        place: dict[str, Any] = {}
         if request.param == "memory":
             place = {"client": ending.enter_context(closing(qdrant_client.QdrantClient(":memory:")))}
         elif request.param == "server":
@@ -76,10 +79,8 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
         elif request.param == "folder":
             place = {"path": tmp_path / "qdrant"}
         else:
-            pytest.importorskip("qdrant_edge")
-            segments, place = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path / "segments"), {}
-            ending.callback(segments.end)
-        made = segments.engine if request.param == "segment" else QdrantEngine
+            SYSTEMS["qdrant-edge"].skip()
+            made = ending.enter_context(SYSTEMS["qdrant-edge"].opened(tmp_path / "segments"))
 
         def opening(name: str = "docs", **options: Any) -> QdrantEngine:
             engine: QdrantEngine = made(name, **{"embedder": EMBEDDER, "analyzer": ANALYZER, **place, **options})

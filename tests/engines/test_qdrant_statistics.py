@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import awkward
+from tests.engines.engines import SYSTEMS
 from tests.engines.meanwhile import meanwhile
 from tests.helpers import HashEmbedder
 from voicevault_retrievers import fuse
@@ -81,10 +82,9 @@ def client() -> Iterator[Any]:
 @pytest.fixture
 def segment(tmp_path: Path) -> Iterator[Callable[[], QdrantEngine]]:
     """Opens a collection that a segment of Qdrant's own holds."""
-    pytest.importorskip("qdrant_edge")
-    folder = pytest.importorskip("tests.engines.qdrant_edge").EdgeFolder(tmp_path)
-    yield lambda: folder.engine("docs", embedder=EMBEDDER, analyzer=ANALYZER)
-    folder.end()
+    SYSTEMS["qdrant-edge"].skip()
+    with SYSTEMS["qdrant-edge"].opened(tmp_path) as connect:
+        yield lambda: connect("docs", embedder=EMBEDDER, analyzer=ANALYZER)
 
 
 def based(folder: Any) -> KnowledgeBase:

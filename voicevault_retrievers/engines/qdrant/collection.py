@@ -247,13 +247,12 @@ class Collection(Engine):
     def _sums(self, scope: Filter | None, every: bool = False) -> Steps[Sums]:
         """The sums over the chunks that pass, counted by Qdrant, or here from the terms of all of them.
 
-        They are read where Qdrant cannot evaluate the filter, for `every` frequency, and in local mode, which would
-        go through all chunks again for each term that it counts.
+        They are read where Qdrant cannot evaluate the filter, and for `every` frequency.
         """
         if nothing_passes(scope):
             return Sums()
         clause, exactly = requests.of_kind(CHUNK, self._clause(scope)), requests.told_exactly(scope)
-        if every or self._client.local or not exactly:
+        if every or not exactly:
             return Sums.read((yield from self._terms(clause, None if exactly else compile_filter(scope))))
         told = {"facet_filter": clause, "limit": FACETS, "exact": True}
         facets = yield from self._asking([self._call("facet", key=key, **told) for key in (SUMS, statistics.MEAN)])

@@ -211,7 +211,8 @@ class QdrantEngine(WritableCollection):
     def _counted_sums(self, scope: Filter | None) -> Steps[Sums]:
         if scope is None and self._vocabulary is not None:
             return self._vocabulary
-        return (yield from self._sums(scope))
+        # Local mode would go through all chunks again for each term that it counts.
+        return (yield from self._sums(scope, every=self._client.local))
 
     def _scoring(self, asked: Keywords, sums: Sums | None) -> Steps[Scoring]:
         if sums is None:

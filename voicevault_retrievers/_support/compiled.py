@@ -7,7 +7,6 @@ for that: numpy gives the same results until a background thread has compiled th
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import reset_in_child
 from voicevault_retrievers.errors import told
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -129,5 +129,4 @@ class Beside:
 
 
 BESIDE = Beside()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BESIDE._reset)
+reset_in_child(BESIDE, Beside._reset)

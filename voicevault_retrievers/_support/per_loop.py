@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
+
 T = TypeVar("T")
 
 
@@ -26,6 +28,7 @@ class PerLoop(Generic[T]):
     def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]]) -> None:
         self._make, self._close = make, close
         self._held: dict[asyncio.AbstractEventLoop, _Held[T]] = {}
+        reset_in_child(self, PerLoop._forked)
 
     def has(self) -> bool:
         """Whether the running event loop has a client."""
@@ -56,6 +59,10 @@ class PerLoop(Generic[T]):
             del self._held[loop]
             held.over.set()
             await held.closing
+
+    def _forked(self) -> None:
+        leave_to_parent(self._held)
+        self._held = {}
 
     async def _until_over(self, loop: asyncio.AbstractEventLoop, client: T, over: asyncio.Event) -> None:
         try:

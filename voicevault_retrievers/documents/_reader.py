@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from voicevault_retrievers._support.checks import seconds_or_none, whole
+from voicevault_retrievers._support.forks import reset_in_child
 from voicevault_retrievers.documents import _reader_child
 from voicevault_retrievers.documents._load import name_below, read_file
 from voicevault_retrievers.documents._model import Document, Part
@@ -269,8 +270,7 @@ class _Pool:
 
 _POOL = _Pool()
 atexit.register(_POOL.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_POOL.forked)
+reset_in_child(_POOL, _Pool.forked)
 
 
 def load(

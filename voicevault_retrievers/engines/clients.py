@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import in_thread
@@ -23,6 +24,7 @@ class Clients:
         self._of_threads: Any = None
         # in a thread: importing the library and reading certificates are slow
         self._of_loop: PerLoop[Any] = PerLoop(lambda: in_thread(partial(connect, True)), _closed)
+        reset_in_child(self, Clients._forked)
 
     def of_threads(self) -> Any:
         """The client of all threads."""
@@ -45,6 +47,10 @@ class Clients:
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
         await self._of_loop.aclose()
+
+    def _forked(self) -> None:
+        leave_to_parent(self._of_threads)
+        self._of_threads = None
 
 
 async def _closed(client: Any) -> None:

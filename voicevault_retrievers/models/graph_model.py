@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.characters import encodable
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError
 from voicevault_retrievers.models.weights import HUB, Backend, Weights, fetch
@@ -34,6 +34,9 @@ class Calls:
     """
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._changed = Condition()
         self._running = 0
         self._closed = False
@@ -60,6 +63,7 @@ class Calls:
 
 
 NATIVE = Calls()
+reset_in_child(NATIVE, Calls._reset)
 atexit.register(NATIVE.close)
 
 
@@ -107,7 +111,6 @@ class LoadedGraph:
 
     _known: ClassVar[WeakValueDictionary[Hashable, LoadedGraph]] = WeakValueDictionary()
     _recent: ClassVar[deque[LoadedGraph]] = deque(maxlen=KEPT)
-    _inherited: ClassVar[list[LoadedGraph]] = []
     _mutex: ClassVar[Mutex] = Mutex()
 
     def __init__(self) -> None:
@@ -134,13 +137,11 @@ class LoadedGraph:
     @classmethod
     def forked(cls) -> None:
         """In a forked child: free no graph of the parent, as that would wait for threads which the child lacks."""
-        cls._inherited += cls._recent
+        leave_to_parent([*cls._recent])
         cls._recent.clear()
-        cls._mutex = Mutex()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LoadedGraph.forked)
+reset_in_child(LoadedGraph, lambda graphs: graphs.forked())
 
 
 class GraphModel(ABC):

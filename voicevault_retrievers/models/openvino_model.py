@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import OTHERWISE, used_by_parent
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, unknown
 from voicevault_retrievers.models.dequantise import dequantised, quantises_as_it_runs
 from voicevault_retrievers.models.graph_model import (
@@ -56,8 +56,6 @@ class OpenVinoModel(GraphModel):
 
     backend = "openvino"
     extra = "openvino,offline"
-    _process: ClassVar[int | None] = None
-    """The process that OpenVINO was first used in."""
 
     def __init__(self, name: str, max_tokens: int, batch_size: int, precision: Precision = "auto") -> None:
         super().__init__(name, max_tokens, batch_size)
@@ -83,13 +81,11 @@ class OpenVinoModel(GraphModel):
             return loading.submit(self._opened, weights, tokenizer).result()
 
     def _opened(self, weights: Weights, tokenizer: Any) -> GraphSession:
-        if OpenVinoModel._process not in (None, os.getpid()):
+        if used_by_parent("openvino"):
             raise ModelNotAvailableError(
-                f"{self.name} cannot be loaded in this process: it was forked from one that used OpenVINO, and would "
-                "hang. Start processes by 'spawn' or 'forkserver' (multiprocessing.get_context), load the model before "
-                "the fork, or take backend='onnx'"
+                f"{self.name} would hang in OpenVINO, as this process was forked from one that used it: {OTHERWISE}, "
+                "or take backend='onnx'"
             )
-        OpenVinoModel._process = os.getpid()
         core = require("openvino", extra=self.extra).Core()
         graph = self._read(core, weights)
         native = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from os import stat_result
 from pathlib import Path
-from threading import Lock
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from voicevault_retrievers._support.extras import DISTRIBUTION, require
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.errors import (
     ConfigError,
     MissingExtraError,
@@ -365,7 +365,7 @@ def _graph_in(folder: Path, name: str) -> Weights | None:
 
 
 _sums: dict[Path, tuple[tuple[int, int], str]] = {}
-_sums_lock = Lock()
+_sums_lock = Mutex()
 
 
 def sha256(file: Path) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voicevault_retrievers._support.extras import require as installed
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.listing import Listing, merged
@@ -84,20 +84,17 @@ class ChromaCopy:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mutex = Mutex()
-        self._pid = os.getpid()
+        self.usable = True
         self._close: finalize[..., ChromaCopy] | None = None
         self._collection: Any = None
         self._seen: CopyProgress | None = None
+        reset_in_child(self, ChromaCopy._forked)
 
     @classmethod
     def at(cls, folder: Path) -> ChromaCopy:
         """The copy in a folder, one object per folder and process."""
         with _mutex:
             return _known.get(folder.absolute()) or _known.setdefault(folder.absolute(), cls(folder))
-
-    @property
-    def usable(self) -> bool:
-        return self._close is None or self._pid == os.getpid()
 
     @property
     def marker(self) -> CopyProgress | None:
@@ -224,8 +221,13 @@ class ChromaCopy:
             self._close.atexit = False
             get = client.get_or_create_collection if new else client.get_collection
             self._collection = get("vectors", **(_SETTINGS if new else {"embedding_function": None}))
-            self._seen, self._pid = marker, os.getpid()
+            self._seen = marker
         return self._collection
+
+    def _forked(self) -> None:
+        if self._close is not None:
+            leave_to_parent(self._close.detach())
+            self.usable = False
 
     def _shut(self) -> None:
         if self._close is not None:

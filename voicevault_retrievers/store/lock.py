@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from voicevault_retrievers._support.forks import reset_in_child
 from voicevault_retrievers.errors import ConfigError, IndexDamagedError, LockedError
 
 _PAUSE = 0.02
@@ -41,7 +42,7 @@ class Lock:
         except BaseException:
             self.release()
             raise
-        _held.add(self)
+        reset_in_child(self, lambda lock: lock.release())  # which leaves the parent's lock held
 
     @property
     def held(self) -> bool:
@@ -112,16 +113,3 @@ def _let_go(descriptor: int, pid: int) -> None:
 
             fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
-
-
-_held: weakref.WeakSet[Lock] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """Close the locks in a forked child, which leaves the parent's locks held."""
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

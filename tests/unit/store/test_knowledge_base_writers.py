@@ -6,7 +6,6 @@ import gc
 import os
 import pickle
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.forking import ended, fork
 from tests.helpers import HashEmbedder
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
@@ -167,10 +167,10 @@ def test_a_forked_child_does_not_hold_its_parents_lock(kb: KnowledgeBase) -> Non
             return 7
         return 1
 
-    assert _forked(child) == 7
+    assert ended(fork(child)) == 7
     kb.add(chunks(2, 3))
     kb.close()
-    assert _forked(lambda: kb.add(chunks(3, 4)).added) == 1
+    assert ended(fork(lambda: kb.add(chunks(3, 4)).added)) == 1
     assert kb.reload()
     assert kb.ids() == opened(kb.path).ids() == ["00000", "00002", "00003"]
 
@@ -179,7 +179,7 @@ def test_a_child_that_lives_on_does_not_keep_its_parents_lock(kb: KnowledgeBase)
     kb.add(chunks(0, 1))
     read, write = os.pipe()
     ready, began = os.pipe()
-    if not (child := _fork()):
+    if not (child := fork()):
         os.close(write)
         os.write(began, b"x")
         os.read(read, 1)  # until the parent lets go
@@ -190,7 +190,7 @@ def test_a_child_that_lives_on_does_not_keep_its_parents_lock(kb: KnowledgeBase)
     opened(kb.path).add(chunks(1, 2))
     kb._writer._lock.release.detach()  # type: ignore[union-attr]  # it is closed already
     os.close(write)
-    os.waitpid(child, 0)
+    ended(child)
 
 
 def merging_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,23 +525,3 @@ def test_nesting_has_a_limit_and_limits_are_the_callers(kb: KnowledgeBase, tmp_p
     assert narrow.add([Chunk("b", "x" * 10)]) == Changes(added=1)
     with pytest.raises(ConfigError, match=r"Limits\(text=\.\.\.\) is a whole number"):
         Limits(text=0)
-
-
-def _fork() -> int:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads of earlier tests may live
-        return os.fork()
-
-
-def _forked(child: Callable[[], int]) -> int:
-    """What a child process returns."""
-    if not (pid := _fork()):
-        try:
-            code = child()
-        except BaseException:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is one
-            code = 1
-        os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -7,11 +7,12 @@ that another search can begin. Only speed depends on the baton: a thread that ha
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from voicevault_retrievers._support.forks import reset_in_child
 
 PATIENCE = 1.0
 """The longest wait for the baton, in seconds."""
@@ -100,5 +101,4 @@ class Baton:
 
 
 BATON = Baton()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BATON._reset)
+reset_in_child(BATON, Baton._reset)

@@ -14,6 +14,8 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from voicevault_retrievers._support.forks import reset_in_child
+
 MAX_THREADS = 64
 RESERVED = 4
 """The threads reserved for each group of calls, so that hanging calls of other groups do not stop it."""
@@ -183,6 +185,5 @@ class Workers:
 WORKERS = Workers()
 COMPUTING = Workers(limit=os.cpu_count() or 1, reserved=0)
 """Workers for calls that only compute. More threads than cores would delay the event loop."""
-if hasattr(os, "register_at_fork"):
-    for workers in (WORKERS, COMPUTING):
-        os.register_at_fork(after_in_child=workers._reset)
+for workers in (WORKERS, COMPUTING):
+    reset_in_child(workers, Workers._reset)

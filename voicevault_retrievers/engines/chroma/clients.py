@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import OTHERWISE, leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.engines.clients import Clients
@@ -162,14 +164,24 @@ class HttpChroma:
 
 
 class LocalChroma:
-    """A Chroma in a folder, opened in this process; no other may write to it while it is open."""
+    """A Chroma in a folder, opened in this process; no other may write to it while it is open.
+
+    A process that was forked meanwhile cannot ask it: SearchNotAvailableError.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._place = os.path.realpath(folder)
         self._client: Any = None
+        reset_in_child(self, LocalChroma._forked)
 
     def ask(self, ask: ChromaRequest) -> Any:
         """The answer to a request."""
+        if self._place in _inherited:
+            raise SearchNotAvailableError(
+                f"Chroma in {self.folder} was open when this process was forked, and would hang here: {OTHERWISE}, or "
+                "take a Chroma server"
+            )
         if ask.operation == "find" and not (self.folder / "chroma.sqlite3").is_file():
             return None  # do not create the folder
         try:
@@ -228,6 +240,11 @@ class LocalChroma:
                 self._client = chromadb.PersistentClient(path=str(self.folder), settings=settings)
             return self._client
 
+    def _forked(self) -> None:
+        if self._client is not None:
+            leave_to_parent(self._client)
+            _inherited.add(self._place)
+
     def _mapped(self, ask: ChromaRequest, error: Exception) -> SearchError:
         errors = require("chromadb.errors", extra="chroma")
         if self._client is None:
@@ -241,6 +258,9 @@ class LocalChroma:
 
 _opening = Mutex()
 """Chroma shares an open folder among a process's clients, and miscounts them where two open it at once."""
+
+_inherited: set[str] = set()
+"""The folders that were open in the parent when this process was forked."""
 
 
 def _body(ask: ChromaRequest) -> Mapping[str, Any] | None:

@@ -15,12 +15,13 @@ from uuid import uuid4
 
 from voicevault_retrievers._support.checks import whole_or_none
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import OTHERWISE, leave_to_parent, reset_in_child, used_by_parent
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.engine import Capabilities
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import ALL, CHUNK
 from voicevault_retrievers.engines.tables import TableEngine, TableVersion
-from voicevault_retrievers.errors import ConfigError
+from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.store.lock import locked
 
 INDEXED_FROM = 1000
@@ -55,11 +56,20 @@ class LanceEngine(TableEngine):
             raise ConfigError(f"the name {name[:40]!r}... is too long for a LanceDB table: shorten it")
         self._database: Any = None
         self._read: tuple[Any, TableVersion | None] = None, None
+        reset_in_child(self, LanceEngine._forked)
 
     # Connection.
 
+    def _forked(self) -> None:
+        leave_to_parent((self._database, self._read))
+        self._close()
+
     def _connection(self) -> Any:
         with self._mutex:
+            if used_by_parent("lancedb"):
+                raise SearchNotAvailableError(
+                    f"LanceDB may hang or crash, as this process was forked from one that used it: {OTHERWISE}"
+                )
             if self._database is None:
                 self._database = require("lancedb", extra="lancedb").connect(self.folder)
             return self._database

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock, RLock
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
+from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.errors import (
@@ -84,10 +85,11 @@ class Connection:
     def __init__(self, place: MilvusAddress, timeout: float | None) -> None:
         self.place = place
         self.timeout = timeout
-        self._lock = Lock()
+        self._lock = Mutex()
         self._client: Any = None
         self._served: _Served | None = None
         self._of_loop: PerLoop[Any] = PerLoop(self._aopened, lambda client: client.close())
+        reset_in_child(self, Connection._forked)
 
     def now(self, asked: MilvusCall) -> Any:
         """The server's answer."""
@@ -121,6 +123,10 @@ class Connection:
 
     async def aclose(self) -> None:
         await self._of_loop.aclose()
+
+    def _forked(self) -> None:
+        leave_to_parent((self._client, self._served))
+        self._client = self._served = None
 
     def _opened(self) -> Any:
         with self._lock:
@@ -179,11 +185,11 @@ class _Served:
 
     _known: ClassVar[dict[Path, _Served]] = {}
     _users: ClassVar[Counter[Path]] = Counter()
-    _guard: ClassVar[Lock] = Lock()
+    _guard: ClassVar[Mutex] = Mutex()
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lock = RLock()
+        self.lock = Mutex()
         manager = require("milvus_lite.server_manager", extra="milvus").server_manager_instance
         self._ours = str(path) not in manager._servers
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,6 +199,10 @@ class _Served:
                 f"Milvus Lite cannot open {path}: another process has it open, or it is not a database of its"
             )
         self.uri: str = uri
+        reset_in_child(self, _Served._forked)
+
+    def _forked(self) -> None:
+        self._ours = False  # the parent goes on serving it
 
     @classmethod
     def of(cls, file: Path) -> _Served:

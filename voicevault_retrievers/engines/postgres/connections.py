@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import Steps, arun, run
@@ -104,6 +105,7 @@ class Pools:
         self._mutex = Mutex()
         self._pool: Any = None
         self._of_loop: PerLoop[_LoopPool] = PerLoop(self._apool, _LoopPool.close)
+        reset_in_child(self, Pools._forked)
 
     @property
     def place(self) -> str:
@@ -196,6 +198,10 @@ class Pools:
             self._pool = None if mine else self._pool
         if mine and pool is not None:
             pool.close()
+
+    def _forked(self) -> None:
+        leave_to_parent(self._pool)
+        self._pool = None
 
     @cached_property
     def _options(self) -> Mapping[str, Any]:

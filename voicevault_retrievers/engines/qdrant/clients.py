@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from voicevault_retrievers._support.checks import header
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import in_thread
 from voicevault_retrievers.engines.clients import Clients
@@ -117,6 +118,7 @@ class Folder(InThreads):
     def __init__(self, path: str | None) -> None:
         self.path = None if path is None else os.path.realpath(path)
         self._mine: _Opened | None = None
+        reset_in_child(self, Folder._forked)
 
     def shared(self) -> Folder:
         """For memory the same object, as nothing there is closed."""
@@ -145,6 +147,12 @@ class Folder(InThreads):
 
     def __repr__(self) -> str:
         return f"Folder({self.path!r})"
+
+    def _forked(self) -> None:
+        if self.path is not None and self._mine is not None:  # a folder belongs to one process
+            leave_to_parent(self._mine)
+            self._opened.pop(self.path, None)
+            self._mine = None
 
     def _open(self) -> _Opened:
         with self._opening:

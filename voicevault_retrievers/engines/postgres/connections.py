@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from time import monotonic
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -16,7 +14,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers._support.per_loop import PerLoop
-from voicevault_retrievers.core.execution.steps import Steps, arun, run
+from voicevault_retrievers.engines.postgres.asking import Lost, SqlStatement, TooSlow, adone, bounded, done
 from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
 
@@ -26,9 +24,6 @@ TRIES = 6
 CONNECTING = 10
 """The most seconds that connecting may take."""
 
-GRACE = 2.0
-"""Seconds beyond the timeout in which a server has to cancel a statement itself."""
-
 SETTING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 """The syntax of PostgreSQL setting names."""
 
@@ -36,43 +31,13 @@ _SPACES = re.compile(r"[\\\s]")
 _ESCAPED = r"\\\g<0>"
 _AUTHORITY = re.compile("[a-z]+://[^/?]*")
 _PORTS = re.compile("[0-9,]*")
+_MARK = "voicevault.direct"
+_DIRECT = f"SELECT current_setting('{_MARK}', true)"
+_SET = "SELECT set_config(key, value, true) FROM json_each_text(%(settings)s::json)"
+_NO_SETTINGS = "unsupported startup parameter"
+"""What PgBouncer answers where a connection has settings."""
 _AWAY = ("08", "28", "3D", "53300", "57P")
 """The beginnings of the SQLSTATEs that mean that a server cannot be used."""
-
-
-@dataclass(frozen=True, eq=False)
-class SqlStatement:
-    """One statement; its result is its rows, or the number of changed rows."""
-
-    text: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class CopiedRows:
-    """Rows for a table, in the binary format of COPY."""
-
-    text: Any
-    data: bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Transaction:
-    """The steps of one transaction. They may be run again from the start, and receive whether they are.
-
-    An `unhurried` transaction has no statement timeout, but the usual timeout for locks.
-    """
-
-    steps: Callable[[bool], Steps[Any]]
-    unhurried: bool = False
-
-
-class _Lost(Exception):  # noqa: N818 - never leaves this module
-    """The connection was lost."""
-
-
-class _TooSlow(Exception):  # noqa: N818 - as above
-    """The server does not answer in time."""
 
 
 class _LoopPool(NamedTuple):
@@ -94,14 +59,20 @@ class _LoopPool(NamedTuple):
 class Pools:
     """The connections to one database; `size` is the most for threads, and for each event loop.
 
-    `settings` are set on each connection. Raises ConfigError for a `dsn` that libpq cannot parse.
+    `settings` are set on each connection. A pooler, such as PgBouncer, may refuse or ignore them, and send each
+    transaction over another connection. Behind one they are set in each transaction, and no statement is prepared: a
+    statement takes three more round trips. Raises ConfigError for a `dsn` that libpq cannot parse.
     """
 
     def __init__(self, dsn: str, timeout: float | None, size: int, settings: Mapping[str, str]) -> None:
         self._given = _parts(dsn)
         self.timeout = timeout
         self.size = size
-        self._settings = settings
+        limit = 0 if timeout is None else max(1, int(1000 * timeout))
+        own = {"statement_timeout": str(limit), "jit": "off"}  # JIT compilation takes longer than these statements
+        self._settings = {**own, **settings}
+        self._set = SqlStatement(_SET, {"settings": json.dumps(self._settings)})
+        self._pooler = False
         self._mutex = Mutex()
         self._pool: Any = None
         self._of_loop: PerLoop[_LoopPool] = PerLoop(self._apool, _LoopPool.close)
@@ -119,10 +90,10 @@ class Pools:
                 pool = self._opened()
                 try:
                     with pool.connection() as connection:
-                        return _done(connection, ask, again=left < TRIES - 1)
+                        return done(connection, ask, self._set if self._pooler else None, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - raised again where another try is of no use
                     _check(error, left)
-                    if isinstance(error, _Lost):
+                    if isinstance(error, Lost):
                         self._drop(pool)
         return None
 
@@ -133,10 +104,11 @@ class Pools:
                 opened = await self._aopened()
                 try:
                     async with opened.pool.connection() as connection:
-                        return await _adone(connection, ask, again=left < TRIES - 1)
+                        first = self._set if self._pooler else None
+                        return await adone(connection, ask, first, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - as above
                     _check(error, left)
-                    if isinstance(error, _Lost):
+                    if isinstance(error, Lost):
                         await self._of_loop.aclose(opened)
         return None
 
@@ -151,7 +123,7 @@ class Pools:
     def _opened(self) -> Any:
         pool = self._pool
         if pool is None:
-            self._class("Connection").connect(**self._options).close()  # raises errors at once, where a pool would wait
+            self._try()
             with self._mutex:
                 if self._pool is None:
                     self._pool = self._made("ConnectionPool", "Connection")
@@ -161,8 +133,32 @@ class Pools:
 
     async def _aopened(self) -> _LoopPool:
         if not self._of_loop.has():
-            await (await self._class("AsyncConnection").connect(**self._options)).close()
+            await self._atry()
         return await self._of_loop.get()
+
+    def _try(self) -> None:
+        """Connect once: raises errors at once, where a pool would wait, and notices a pooler."""
+        try:
+            with self._class("Connection").connect(**self._options) as connection:
+                self._pooler = connection.execute(_DIRECT).fetchone() != ("on",)
+        except require("psycopg", extra="postgres").OperationalError as error:
+            self._notice(error)
+            self._try()
+
+    async def _atry(self) -> None:
+        """`_try` on the running event loop."""
+        try:
+            async with await self._class("AsyncConnection").connect(**self._options) as connection:
+                self._pooler = await (await connection.execute(_DIRECT)).fetchone() != ("on",)
+        except require("psycopg", extra="postgres").OperationalError as error:
+            self._notice(error)
+            await self._atry()
+
+    def _notice(self, error: Exception) -> None:
+        """Raises the error, unless it is of a pooler that is noticed now."""
+        if self._pooler or _NO_SETTINGS not in str(error):
+            raise error
+        self._pooler = True
 
     async def _apool(self) -> _LoopPool:
         """A pool; `PerLoop` closes it when its loop ends.
@@ -203,11 +199,11 @@ class Pools:
         leave_to_parent(self._pool)
         self._pool = None
 
-    @cached_property
+    @property
     def _options(self) -> Mapping[str, Any]:
-        limit = 0 if self.timeout is None else max(1, int(1000 * self.timeout))
-        own = {"statement_timeout": str(limit), "jit": "off"}  # JIT compilation takes longer than these statements
-        settings = [f"-c {name}={_SPACES.sub(_ESCAPED, value)}" for name, value in {**own, **self._settings}.items()]
+        told = {} if self._pooler else {**self._settings, _MARK: "on"}
+        settings = [f"-c {name}={_SPACES.sub(_ESCAPED, value)}" for name, value in told.items()]
+        prepared = {"prepare_threshold": None} if self._pooler else {}
         patience = CONNECTING if self.timeout is None else max(2, min(CONNECTING, int(self.timeout)))
         return {
             "connect_timeout": patience,
@@ -215,10 +211,11 @@ class Pools:
             "options": " ".join(filter(None, [self._given.get("options"), *settings])),
             "client_encoding": "utf8",
             "autocommit": True,
+            **prepared,
         }
 
     def _class(self, name: str) -> Any:
-        return _bounded(getattr(require("psycopg", extra="postgres"), name), self.timeout)
+        return bounded(getattr(require("psycopg", extra="postgres"), name), self.timeout)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -229,14 +226,14 @@ class Pools:
             raise SearchTimeoutError(
                 f"what was to be changed at {self.place} was in use by others for {self.timeout} s: try again"
             ) from error
-        except (psycopg.errors.QueryCanceled, _TooSlow) as error:
+        except (psycopg.errors.QueryCanceled, TooSlow) as error:
             raise SearchTimeoutError(f"{self.place} did not answer within {self.timeout} s") from error
         except pools.PoolTimeout as error:
             raise SearchTimeoutError(
                 f"all {self.size} connections to {self.place} were busy for {self.timeout} s: give a larger size=... "
                 "or ask less at once"
             ) from error
-        except (_Lost, pools.PoolClosed) as error:
+        except (Lost, pools.PoolClosed) as error:
             raise SearchNotAvailableError(f"{self.place} broke the connection off") from error
         except psycopg.Error as error:
             if isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith(_AWAY):
@@ -288,89 +285,6 @@ def _check(error: Exception, left: int) -> None:
     """Raises the error where retrying cannot help, or no try is left."""
     psycopg, pools = require("psycopg", extra="postgres"), require("psycopg_pool", extra="postgres")
     states = psycopg.errors
-    passing = (states.DeadlockDetected, states.SerializationFailure, states.UniqueViolation, pools.PoolClosed, _Lost)
+    passing = (states.DeadlockDetected, states.SerializationFailure, states.UniqueViolation, pools.PoolClosed, Lost)
     if not left or not isinstance(error, passing):
         raise error
-
-
-def _bounded(base: Any, timeout: float | None) -> Any:
-    """A connection class that waits for the server at most `timeout` seconds and `GRACE`."""
-
-    class Bounded(base):  # type: ignore[misc]  # a class of psycopg's
-        unhurried = False
-
-        def wait(self, steps: Any, *args: Any, **options: Any) -> Any:
-            bounded = steps if timeout is None or self.unhurried else _until(steps, timeout + GRACE, self)
-            return super().wait(bounded, *args, **options)
-
-    return Bounded
-
-
-def _until(steps: Any, seconds: float, connection: Any) -> Generator[Any, Any, Any]:
-    end = monotonic() + seconds
-    try:
-        wanted = next(steps)
-        while True:
-            ready = yield wanted
-            if not ready and monotonic() > end:
-                steps.close()
-                connection.pgconn.finish()
-                raise _TooSlow
-            wanted = steps.send(ready)
-    except StopIteration as stop:
-        return stop.value
-
-
-@contextmanager
-def _noticing(connection: Any, ask: Any) -> Iterator[None]:
-    connection.unhurried = isinstance(ask, Transaction) and ask.unhurried
-    try:
-        yield
-    except require("psycopg", extra="postgres").OperationalError as error:
-        if connection.closed:
-            raise _Lost from error
-        raise
-
-
-_UNHURRIED = SqlStatement(
-    "SELECT set_config('lock_timeout', current_setting('statement_timeout'), true), "
-    "set_config('statement_timeout', '0', true)"
-)
-
-
-def _done(connection: Any, ask: Any, *, again: bool) -> Any:
-    with _noticing(connection, ask):
-        if not isinstance(ask, Transaction):
-            return _executed(connection, ask)
-        with connection.transaction():
-            if ask.unhurried:
-                _executed(connection, _UNHURRIED)
-            return run(ask.steps(again), partial(_executed, connection))
-
-
-async def _adone(connection: Any, ask: Any, *, again: bool) -> Any:
-    with _noticing(connection, ask):
-        if not isinstance(ask, Transaction):
-            return await _aexecuted(connection, ask)
-        async with connection.transaction():
-            if ask.unhurried:
-                await _aexecuted(connection, _UNHURRIED)
-            return await arun(ask.steps(again), partial(_aexecuted, connection))
-
-
-def _executed(connection: Any, step: Any) -> Any:
-    if isinstance(step, CopiedRows):
-        with connection.cursor() as cursor, cursor.copy(step.text) as copy:
-            copy.write(step.data)
-        return None
-    cursor = connection.execute(step.text, step.parameters or None)
-    return cursor.fetchall() if cursor.description else cursor.rowcount
-
-
-async def _aexecuted(connection: Any, step: Any) -> Any:
-    if isinstance(step, CopiedRows):
-        async with connection.cursor() as cursor, cursor.copy(step.text) as copy:
-            await copy.write(step.data)
-        return None
-    cursor = await connection.execute(step.text, step.parameters or None)
-    return await cursor.fetchall() if cursor.description else cursor.rowcount

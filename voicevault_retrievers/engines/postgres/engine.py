@@ -19,7 +19,8 @@ from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.encoding import escaped, unescaped
 from voicevault_retrievers.engines.engine import Capabilities, Progress, Record, Stored
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
-from voicevault_retrievers.engines.postgres.connections import Pools, SqlStatement, Transaction, misread, settings_of
+from voicevault_retrievers.engines.postgres.asking import SqlStatement, Transaction
+from voicevault_retrievers.engines.postgres.connections import Pools, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import ServerFused
 from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords
 from voicevault_retrievers.engines.postgres.tables import Tables, check_access, enabling
@@ -65,7 +66,7 @@ class PostgresEngine(PostgresKeywords):
     HNSW index (None: never, see `create_index`); `exact` bypasses the index. `ef_search` is how many neighbours an
     index search keeps, at most 1000. Where too few of them pass the filter the index search continues, and finally
     searches exactly. `half` stores vectors in half precision. `size` is the most connections for threads, and for each
-    event loop; the PostgreSQL `settings` are set on each.
+    event loop; the PostgreSQL `settings` are set on each, behind a pooler (PgBouncer, in any mode) in each transaction.
     """
 
     capabilities = Capabilities(exact_vectors=False, atomic=True, native_async=True, server_fusion=True)

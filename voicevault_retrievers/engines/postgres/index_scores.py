@@ -16,8 +16,8 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.engines.encoding import encoded, escaped
 from voicevault_retrievers.engines.keywords import Keywords, Words
+from voicevault_retrievers.engines.postgres.asking import SqlStatement
 from voicevault_retrievers.engines.postgres.conditions import Where
-from voicevault_retrievers.engines.postgres.connections import SqlStatement
 from voicevault_retrievers.engines.postgres.statements import population
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import term_key

@@ -24,8 +24,8 @@ from voicevault_retrievers.engines.keywords import (
     query_words,
 )
 from voicevault_retrievers.engines.postgres import bm25_index, index_scores, statements, transactions
+from voicevault_retrievers.engines.postgres.asking import SqlStatement, Transaction
 from voicevault_retrievers.engines.postgres.bm25_index import TextSearch
-from voicevault_retrievers.engines.postgres.connections import SqlStatement, Transaction
 from voicevault_retrievers.engines.postgres.fused import FusedRow
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.recipe import Recipe

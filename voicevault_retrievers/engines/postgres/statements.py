@@ -11,8 +11,8 @@ from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.encoding import escaped
 from voicevault_retrievers.engines.keywords import Keywords
+from voicevault_retrievers.engines.postgres.asking import SqlStatement
 from voicevault_retrievers.engines.postgres.conditions import Where
-from voicevault_retrievers.engines.postgres.connections import SqlStatement
 from voicevault_retrievers.engines.postgres.tables import Tables
 from voicevault_retrievers.engines.postgres.texts import term_key
 from voicevault_retrievers.errors import ConfigError

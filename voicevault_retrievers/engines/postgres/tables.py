@@ -12,7 +12,8 @@ from typing import Any
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.engines.encoding import escaped
-from voicevault_retrievers.engines.postgres.connections import SETTING, SqlStatement
+from voicevault_retrievers.engines.postgres.asking import SqlStatement
+from voicevault_retrievers.engines.postgres.connections import SETTING
 from voicevault_retrievers.engines.postgres.texts import is_plain
 from voicevault_retrievers.errors import ConfigError
 

@@ -11,7 +11,7 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.encoding import escaped, unescaped
 from voicevault_retrievers.engines.postgres import bm25_index, copies
-from voicevault_retrievers.engines.postgres.connections import CopiedRows, SqlStatement
+from voicevault_retrievers.engines.postgres.asking import CopiedRows, SqlStatement
 from voicevault_retrievers.engines.postgres.tables import CATALOG, DROPPED, NEAR, SLOTS, TABLES, VECTORS, Tables
 from voicevault_retrievers.engines.postgres.texts import LONGEST, metadata_json, term_key
 from voicevault_retrievers.engines.recipe import Recipe

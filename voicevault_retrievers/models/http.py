@@ -6,13 +6,16 @@ without limit; and closing its client does not interrupt a read that waits for t
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR, socket
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-from voicevault_retrievers.errors import SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers._support.hosts import is_loopback
+from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError, SearchTimeoutError
 
 LONGEST_ANSWER = 4_000_000
 """The most bytes of an answer that are read."""
@@ -21,7 +24,8 @@ LONGEST_ANSWER = 4_000_000
 class Exchange:
     """A request and its answer. `close` in another thread ends the exchange, whatever it waits for.
 
-    `timeout` is in seconds for each wait on the socket. Raises SearchNotAvailableError where the server cannot be
+    `timeout` is in seconds for each wait on the socket. A server on another machine is asked through the proxy that
+    HTTP_PROXY, HTTPS_PROXY and NO_PROXY name, if any. Raises SearchNotAvailableError where the server cannot be
     reached, and SearchTimeoutError where it does not answer.
     """
 
@@ -31,6 +35,7 @@ class Exchange:
         self._body = body
         self._timeout = timeout
         self._socket: socket | None = None
+        self._proxy: SplitResult | None = None
         self._closed = False
         self._connection: HTTPConnection | None = None
         self._response: HTTPResponse | None = None
@@ -80,7 +85,11 @@ class Exchange:
 
     def _connected(self) -> HTTPConnection:
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        connection = kind(self._url.hostname or "", self._url.port, timeout=self._timeout)
+        self._proxy = _proxy_for(self._url)
+        at = self._proxy or self._url
+        connection = kind(at.hostname or "", at.port or (80 if self._proxy else None), timeout=self._timeout)
+        if self._proxy and self._url.scheme == "https":
+            connection.set_tunnel(self._url.hostname or "", self._url.port or 443, _credentials(self._proxy))
         connection.connect()
         self._socket = connection.sock
         if self._closed:
@@ -89,13 +98,15 @@ class Exchange:
         return connection
 
     def _asked(self, connection: HTTPConnection) -> HTTPResponse:
-        connection.request("POST", self._url.path, self._body, dict(self._headers))
+        path, headers = self._url.path, dict(self._headers)
+        if self._proxy and self._url.scheme == "http":
+            path, headers = f"http://{self._host}{path}", {**headers, **_credentials(self._proxy)}
+        connection.request("POST", path, self._body, headers)
         return connection.getresponse()
 
     @property
     def _host(self) -> str:
-        """The server's host, without the user and password of the address."""
-        return self._url.netloc.rpartition("@")[2]
+        return _named(self._url)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -104,6 +115,36 @@ class Exchange:
         except TimeoutError as error:  # the socket's timeout, about as long as the call's
             raise SearchTimeoutError(f"{self._host} did not answer within {self._timeout:g} s") from error
         except (OSError, HTTPException) as error:
+            through = f" through the proxy at {_named(self._proxy)}" if self._proxy else ""
             raise SearchNotAvailableError(
-                f"the server at {self._host} cannot be asked: {type(error).__name__}: {error}"
+                f"the server at {self._host} cannot be asked{through}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _proxy_for(url: SplitResult) -> SplitResult | None:
+    """The proxy for a server; None for one on this machine, or where the environment names none."""
+    host = url.hostname or ""
+    address = None if is_loopback(host) or proxy_bypass(host) else getproxies().get(url.scheme)
+    if not address:
+        return None
+    found = urlsplit(address if "://" in address else f"http://{address}")
+    with suppress(ValueError):  # a port that is no number
+        if found.scheme == "http" and found.hostname and found.port != 0:
+            return found
+    raise ConfigError(
+        f"{url.scheme.upper()}_PROXY is not the address of an HTTP proxy such as http://host:3128: correct it, or name "
+        f"{host} in NO_PROXY"
+    )
+
+
+def _named(url: SplitResult) -> str:
+    """The host and port of an address, without its user and password."""
+    return url.netloc.rpartition("@")[2]
+
+
+def _credentials(proxy: SplitResult) -> dict[str, str]:
+    """The header by which a proxy is told its user and password."""
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}

@@ -37,7 +37,8 @@ class ServedModel(ABC):
 
     `request` has further fields of each request, as the server's API names them; `{"logprobs": False}` where a model
     refuses requests for probabilities. A user and a password in `base_url` are sent as HTTP basic authentication, and
-    never shown. `timeout` limits the whole answer in seconds, however slowly it arrives; None waits. Raises
+    never shown. A server on another machine is asked through the proxy in HTTP_PROXY or HTTPS_PROXY, unless NO_PROXY
+    names it. `timeout` limits the whole answer in seconds, however slowly it arrives; None waits. Raises
     SearchNotAvailableError where the server cannot be reached, SearchTimeoutError after the timeout,
     ModelNotAvailableError where the server does not know the model (status 404), and RetrievalError, with the status
     and the beginning of the answer, for any other error, or an answer without text.

@@ -30,7 +30,12 @@ def asked_at_once(connect: Connect) -> list[int]:
     asyncio.run(channel.asearch("pump"))
 
     def child(at: int) -> Callable[[], int]:
-        return lambda: outcome(channel, found, at)
+        def run() -> int:
+            code = outcome(channel, found, at)
+            engine.close()
+            return code
+
+        return run
 
     children = [fork(child(at)) for at in range(CHILDREN)]
     mine = outcome(channel, found, CHILDREN)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-OTHERWISE = "use it after the fork alone, or start processes by 'spawn' or 'forkserver' (multiprocessing.get_context)"
+OTHERWISE = "use it only after the fork, or start processes by 'spawn' or 'forkserver' (multiprocessing.get_context)"
 """What to do where a forked child cannot use what its parent used."""
 
 _users: dict[str, int] = {}

@@ -243,6 +243,7 @@ class LocalChroma:
     def _forked(self) -> None:
         if self._client is not None:
             leave_to_parent(self._client)
+            self._client = None
             _inherited.add(self._place)
 
     def _mapped(self, ask: ChromaRequest, error: Exception) -> SearchError:

@@ -128,8 +128,8 @@ def test_the_client_of_a_loop_that_was_closed_without_its_tasks_is_dropped() -> 
 
     clients, loop = PerLoop(make, close), asyncio.new_event_loop()
     loop.run_until_complete(clients.get())
-    ((_, _, closing),) = clients._held.values()
-    closing._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would log that it never ended
+    (left,) = clients._held.values()
+    left.closing._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would log that it never ended
     loop.close()
     assert asyncio.run(held()) == 1
-    del closing
+    del left

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from voicevault_retrievers._support.forks import leave_to_parent, reset_in_child
 
 T = TypeVar("T")
 
 
-class _Held(NamedTuple, Generic[T]):
+@dataclass(frozen=True, eq=False)
+class _Held(Generic[T]):
     client: T
     over: asyncio.Event
     closing: asyncio.Task[None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,6 +89,8 @@ async def on_the_loop(agent: Any, *args: Any) -> Any:
 
 
 both = pytest.mark.parametrize("invoke", [sync, on_the_loop])
+hands_on = pytest.mark.skipif(sys.version_info < (3, 11), reason="LangGraph hands no config to tasks of Python 3.10")
+both_with_config = pytest.mark.parametrize("invoke", [sync, pytest.param(on_the_loop, marks=hands_on)])
 
 
 def asked(text: str) -> Any:
@@ -167,7 +170,7 @@ def test_a_document_does_not_end_the_sources() -> None:
     assert ends[0] != ends[1] == ends[2]
 
 
-@both
+@both_with_config
 async def test_a_turn_is_searched_once_and_numbered_together_with_the_tools(invoke: Invoke) -> None:
     model = says(["warning lamp", "cabinet door"], ["hose"], "All of it [1][3][4][5].")
     retriever, searches = hybrid(), Searches()
@@ -233,7 +236,7 @@ async def test_a_structured_answer_is_resolved(invoke: Invoke) -> None:
     assert [message.type for message in model.read[1]] == ["human", "ai", "tool", "human"]
 
 
-@both
+@both_with_config
 async def test_a_retriever_that_pauses_the_agent(invoke: Invoke) -> None:
     def search(query: str) -> list[Document]:
         return [Document(interrupt("which pump?"), id="a")]

@@ -21,7 +21,7 @@ from tests.engines.servers import in_time
 from voicevault_retrievers.core.types import Chunk, Ranking
 from voicevault_retrievers.engines import writing
 from voicevault_retrievers.engines.addresses import connect
-from voicevault_retrievers.engines.postgres import connections
+from voicevault_retrievers.engines.postgres import asking
 from voicevault_retrievers.errors import RetrievalError, SearchError, SearchNotAvailableError, SearchTimeoutError
 from voicevault_retrievers.fusion import RRF, fuse
 from voicevault_retrievers.pipeline.pipeline import Pipeline
@@ -169,7 +169,7 @@ def _small() -> Iterator[None]:
     """Batches are small, and PostgreSQL has less than the usual time to give a statement up by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "BATCH", BATCH)
-        patch.setattr(connections, "GRACE", TIMEOUT)
+        patch.setattr(asking, "GRACE", TIMEOUT)
         yield
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -140,6 +141,26 @@ def test_each_has_its_own_settings_and_time(pooler: PgBouncer, server: PostgresS
         ann._pools.ask(SqlStatement("SELECT pg_sleep(60)"))
     for one in (ann, nobody, direct):
         one.close()
+
+
+def test_the_first_that_ask_at_once_are_all_answered(pooler: PgBouncer) -> None:
+    together = Barrier(4)
+
+    def asked(engine: PostgresEngine) -> Any:
+        together.wait()
+        return engine._pools.ask(SHOWN)
+
+    for _ in range(4):
+        engine = PostgresEngine("none", pooler.address, settings={"voicevault.user": "ann"})
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(asked, [engine] * 4)) == [[("ann", "100")]] * 4
+
+        async def first(engine: PostgresEngine = engine) -> Any:
+            engine._pools._pooler = False
+            return await asyncio.gather(*[engine._pools.aask(SHOWN) for _ in range(4)])
+
+        assert asyncio.run(first()) == [[("ann", "100")]] * 4
+        engine.close()
 
 
 def test_what_is_no_matter_of_settings_is_an_error_as_ever(pooler: PgBouncer) -> None:

@@ -138,25 +138,27 @@ class Pools:
 
     def _try(self) -> None:
         """Connect once: raises errors at once, where a pool would wait, and notices a pooler."""
+        known = self._pooler
         try:
             with self._class("Connection").connect(**self._options) as connection:
                 self._pooler = connection.execute(_DIRECT).fetchone() != ("on",)
         except require("psycopg", extra="postgres").OperationalError as error:
-            self._notice(error)
+            self._notice(error, known)
             self._try()
 
     async def _atry(self) -> None:
         """`_try` on the running event loop."""
+        known = self._pooler
         try:
             async with await self._class("AsyncConnection").connect(**self._options) as connection:
                 self._pooler = await (await connection.execute(_DIRECT)).fetchone() != ("on",)
         except require("psycopg", extra="postgres").OperationalError as error:
-            self._notice(error)
+            self._notice(error, known)
             await self._atry()
 
-    def _notice(self, error: Exception) -> None:
-        """Raises the error, unless it is of a pooler that is noticed now."""
-        if self._pooler or _NO_SETTINGS not in str(error):
+    def _notice(self, error: Exception, known: bool) -> None:
+        """Raises the error, unless it is of a pooler that was not known when the connection was asked for."""
+        if known or _NO_SETTINGS not in str(error):
             raise error
         self._pooler = True
 

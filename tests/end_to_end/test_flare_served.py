@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import uncollected
 from tests.model_server import Handler, answers, hangs, listed, model_server, refused_url, tokens_in, writes
 from voicevault_retrievers import BM25, Chunk, Hit, Ranking
 from voicevault_retrievers.answers.flare import Flare, FlareAnswer
@@ -249,18 +250,21 @@ def holds_back(handler: Handler) -> None:
     handler.server.ended.wait(60)
 
 
+async def left_after_the_first_sentence(flare: Flare, is_async: bool) -> None:
+    if is_async:
+        astream = flare.astream(QUESTION, GIVEN)
+        assert await anext(astream) == FIRST
+        await astream.aclose()
+    else:
+        stream = flare.stream(QUESTION, GIVEN)
+        assert next(stream) == FIRST
+        stream.close()
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_sentence_is_given_before_the_next_has_come(is_async: bool) -> None:
     with model_server(writes(holds_back)) as server:
-        flare = Flare(by_core(server.url), CHANNEL)
-        if is_async:
-            astream = flare.astream(QUESTION, GIVEN)
-            assert await anext(astream) == FIRST
-            await astream.aclose()
-        else:
-            stream = flare.stream(QUESTION, GIVEN)
-            assert next(stream) == FIRST
-            stream.close()
+        await left_after_the_first_sentence(Flare(by_core(server.url), CHANNEL), is_async)
         assert not server.ended.is_set()
 
 
@@ -275,31 +279,13 @@ def waits_on(handler: Handler) -> None:
         handler.wfile.write(b": still here\n\n")
 
 
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_the_rest_of_a_stream_is_not_left_to_the_garbage_collector(way: Any, is_async: bool) -> None:
-    with model_server(writes(goes_on)) as server:
-        flare = Flare(way(server.url), CHANNEL)
-        if is_async:
-            astream = flare.astream(QUESTION, GIVEN)
-            assert await anext(astream) == FIRST
-            await astream.aclose()
-        else:
-            stream = flare.stream(QUESTION, GIVEN)
-            assert next(stream) == FIRST
-            stream.close()
+    with uncollected(), model_server(writes(goes_on)) as server:
+        await left_after_the_first_sentence(Flare(way(server.url), CHANNEL), is_async)
         assert await asyncio.to_thread(server.gone.wait, PATIENT)
 
 
-@pytest.mark.usefixtures("uncollected")
 async def test_a_stream_that_was_given_up_is_let_go_when_its_next_part_has_come(way: Any) -> None:
     late = threading.Event()
 
@@ -309,7 +295,7 @@ async def test_a_stream_that_was_given_up_is_let_go_when_its_next_part_has_come(
         handler.event(handler._part(tokens_in(" is"), None))
         waits_on(handler)
 
-    with model_server(writes(hesitates)) as server:
+    with uncollected(), model_server(writes(hesitates)) as server:
         found = await asked(Flare(way(server.url), CHANNEL, timeout=0.3), "stream")
         assert [failure.kind for failure in found.errors] == ["SearchTimeoutError"]
         late.set()

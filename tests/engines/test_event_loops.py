@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from tests.engines.engines import SYSTEMS
 from tests.engines.graph_servers import falkordb_server
 from tests.engines.servers import in_time
+from tests.helpers import uncollected
 from voicevault_retrievers._support.per_loop import PerLoop
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.addresses import connect
@@ -44,16 +44,12 @@ def stays_as_it_was(search: Any) -> None:
         await asyncio.gather(*[search() for _ in range(4)])
 
     asyncio.run(asked())
-    gc.collect()
-    before = sockets()
-    gc.disable()
-    try:
+    with uncollected():
+        before = sockets()
         for _ in range(LOOPS):
             asyncio.run(asked())
         most = before + LOOPS - 1  # others in this process open some too; a client that stays has one at least for each
         assert in_time(sockets, lambda now: now <= most) <= most
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["postgres", "chroma-http", "elasticsearch", "opensearch"])

@@ -14,7 +14,6 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from typing import Any
 
 from tests.faults.disks import Failing, Recorder, System, Unflushed, through
 from tests.faults.states import EMBEDDER, MEMORY, WORDS, WRITERS, State, harmed, opened, small, written
+from tests.forking import ended, fork
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.lexical import merge_policy
 from voicevault_retrievers.store import KnowledgeBase, Source, commit
@@ -107,7 +107,7 @@ def killed(path: Path, first: int, seed: int, draw: Random) -> int:
     came = sum(len(os.read(reading, 1)) for _ in range(draw.randint(0, 12)))
     time.sleep(draw.random() * draw.choice((0.0, 0.002, 0.02)))
     os.kill(child, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert ended(child) == -signal.SIGKILL
     while rest := os.read(reading, 4096):
         came += len(rest)
     os.close(reading)
@@ -144,7 +144,7 @@ def _at_each(root: Path, base: Path, write: Callable[[Path], object]) -> Counter
         shutil.copytree(base, place)
         with through(Failing(number, _die, POINTS)):
             child = forked(partial(write, place / "kb"))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert ended(child) == -signal.SIGKILL
         state = _state(place / "kb", wrong=base.name == "harmed")
         assert state in (before, after), f"{call}, call {number}: {state}"
         shutil.rmtree(place, ignore_errors=True)  # a merge behind the last write may still be at work there
@@ -173,14 +173,13 @@ def _die(name: str, real: Callable[..., Any], *arguments: Any) -> None:
 
 
 def forked(run: Callable[[], object]) -> int:
-    """The id of a child that does this and ends."""
-    if not (child := os.fork()):
-        try:
-            run()
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
-    return child
+    """The id of a child that does this, and ends with 1 where nothing kills it."""
+
+    def child() -> int:
+        run()
+        return 1
+
+    return fork(child)
 
 
 def main() -> None:

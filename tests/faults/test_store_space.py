@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -17,6 +15,7 @@ import pytest
 
 from tests.faults.disks import REFUSED, Failing, Recorder, refuse, through
 from tests.faults.states import EMBEDDER, State, chunks, opened, small, written
+from tests.forking import ended, fork
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import StorageError
 from voicevault_retrievers.store import KnowledgeBase
@@ -150,16 +149,11 @@ def without_rights(run: Callable[[], object]) -> None:
     if os.geteuid() != 0:
         run()
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: threads of earlier tests may live
-        child = os.fork()
-    if not child:
-        try:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            run()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child() -> int:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        run()
+        return 0
+
+    assert ended(fork(child)) == 0

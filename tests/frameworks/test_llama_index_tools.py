@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import json
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.workflow import Context
 
 from tests.frameworks.llama_index_parts import HashEmbedding, ListRetriever, nodes, scored
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, ListChannel, uncollected
 from voicevault_retrievers.answers import resolve_citations
 from voicevault_retrievers.errors import ConfigError, MissingExtraError, SearchError
 from voicevault_retrievers.llama_index import HybridRetriever, NodeWithProvenance, PageDiversityPostprocessor
@@ -402,17 +400,6 @@ async def test_what_else_is_kept_in_the_place_of_sources_is_left_alone() -> None
     await context.store.set("voicevault_given", [None, "a text", {"index": 7}])
     assert numbers(await RetrievalTool(hybrid()).acall("pump", ctx=context)) == [8, 9]
     assert [citation.index for citation in await conversation_citations(context)] == [8, 9]
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the collector: an agent's copy goes through LlamaIndex's registry of weak references to all agents."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def test_a_tool_is_copied_with_its_options_and_its_numbers() -> None:

@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR, socket
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from voicevault_retrievers._support.hosts import is_loopback
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError, SearchTimeoutError
@@ -89,7 +88,8 @@ class Exchange:
         at = self._proxy or self._url
         connection = kind(at.hostname or "", at.port or (80 if self._proxy else None), timeout=self._timeout)
         if self._proxy and self._url.scheme == "https":
-            connection.set_tunnel(self._url.hostname or "", self._url.port or 443, _credentials(self._proxy))
+            told = basic_auth(self._proxy, "Proxy-Authorization")
+            connection.set_tunnel(self._url.hostname or "", self._url.port or 443, told)
         connection.connect()
         self._socket = connection.sock
         if self._closed:
@@ -100,7 +100,7 @@ class Exchange:
     def _asked(self, connection: HTTPConnection) -> HTTPResponse:
         path, headers = self._url.path, dict(self._headers)
         if self._proxy and self._url.scheme == "http":
-            path, headers = f"http://{self._host}{path}", {**headers, **_credentials(self._proxy)}
+            path, headers = f"http://{self._host}{path}", headers | basic_auth(self._proxy, "Proxy-Authorization")
         connection.request("POST", path, self._body, headers)
         return connection.getresponse()
 
@@ -123,6 +123,8 @@ class Exchange:
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:
     """The proxy for a server; None for one on this machine, or where the environment names none."""
+    from urllib.request import getproxies, proxy_bypass  # takes longer to load than all else here
+
     host = url.hostname or ""
     address = None if is_loopback(host) or proxy_bypass(host) else getproxies().get(url.scheme)
     if not address:
@@ -142,9 +144,9 @@ def _named(url: SplitResult) -> str:
     return url.netloc.rpartition("@")[2]
 
 
-def _credentials(proxy: SplitResult) -> dict[str, str]:
-    """The header by which a proxy is told its user and password."""
-    if proxy.username is None:
+def basic_auth(url: SplitResult, header: str) -> dict[str, str]:
+    """The header that tells the user and password of an address; empty where it has none."""
+    if url.username is None:
         return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
+    return {header: f"Basic {b64encode(pair.encode()).decode()}"}

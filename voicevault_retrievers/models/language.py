@@ -6,7 +6,6 @@ request, without retries, redirects or proxies. For these, use a chat model of L
 
 from __future__ import annotations
 
-import base64
 import json as json_
 import os
 import re
@@ -15,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from voicevault_retrievers._support.checks import seconds_or_none
 from voicevault_retrievers._support.hosts import mask_credentials
@@ -23,7 +22,7 @@ from voicevault_retrievers.core.execution.driver import aexecute, execute
 from voicevault_retrievers.core.execution.plan import Call, Plan, value_of
 from voicevault_retrievers.errors import ConfigError, ModelNotAvailableError, RetrievalError, SearchTimeoutError
 from voicevault_retrievers.models.generation import Written
-from voicevault_retrievers.models.http import Exchange
+from voicevault_retrievers.models.http import Exchange, basic_auth
 
 TIMEOUT = 30.0
 _NOT_FOUND = 404
@@ -119,10 +118,7 @@ class ServedModel(ABC):
         return error(f"{self._who} gave no text: status {status}, {shown!r}")
 
     def _headers(self) -> dict[str, str]:
-        parts = urlsplit(self.base_url)
-        known = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-        basic = {} if parts.username is None else {"Authorization": f"Basic {base64.b64encode(known).decode()}"}
-        return {"Content-Type": "application/json", **basic}
+        return {"Content-Type": "application/json"} | basic_auth(urlsplit(self.base_url), "Authorization")
 
     @abstractmethod
     def _written(self, answer: Any) -> Written:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
+from voicevault_retrievers._support.forks import reset_in_child
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core import metrics
 from voicevault_retrievers.errors import RetrievalError, StorageError
@@ -50,9 +50,9 @@ class CommitWriter:
         self.snapshot = snapshot
         self.wait = wait
         self._begin()
+        reset_in_child(self, CommitWriter._begin)  # it has neither the lock nor the threads
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._lock: Lock | None = None
         self._mutex = Mutex()
         self._queue_mutex = Mutex()
@@ -70,7 +70,6 @@ class CommitWriter:
 
         Raises LockedError while another process writes, StorageError where the disk refuses, and what the edit raises.
         """
-        self._check_fork()
         ticket = _Ticket(edit)
         with self._queue_mutex:
             self._queue.append(ticket)
@@ -94,7 +93,6 @@ class CommitWriter:
 
         An exception in the block releases the lock.
         """
-        self._check_fork()
         if not self._holds:  # with the lock held, do not wait for a running commit
             with self._mutex, self._writing():
                 pass
@@ -112,7 +110,6 @@ class CommitWriter:
 
     def reload(self) -> bool:
         """Load what others have committed; returns whether there was anything."""
-        self._check_fork()
         with self._mutex:
             before = self.snapshot
             if not self._holds:  # while the lock is held, only this writer commits
@@ -129,7 +126,6 @@ class CommitWriter:
 
     def close(self) -> None:
         """Release the lock, after the running merge."""
-        self._check_fork()
         self.settle()
         with self._mutex:
             self._release()
@@ -271,11 +267,6 @@ class CommitWriter:
                     pass
         except (RetrievalError, OSError) as error:  # nothing is lost: segments and Chroma stay as they are
             _logger.warning("segments of %s could not be tended: %s", self.snapshot.folder, error)
-
-    def _check_fork(self) -> None:
-        """Reset in a forked child, which has neither the lock nor the threads that may hold a mutex."""
-        if self._pid != os.getpid():
-            self._begin()
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers import AsyncSays, FailingChannel, HashEmbedder, ListChannel, Says
+from tests.helpers import AsyncSays, FailingChannel, HashEmbedder, ListChannel, Says, uncollected
 from voicevault_retrievers import (
     BM25,
     RRF,
@@ -241,14 +240,11 @@ class Streams:
 
 def test_a_response_in_a_cycle_is_closed_with_the_stream_and_not_by_the_garbage_collector() -> None:
     writer = Streams()
-    gc.disable()
-    try:
+    with uncollected():
         stream = Flare(writer, lambda text, top_k: FOUND).stream("q", GIVEN)
         assert next(stream) == "It is sure. "
         stream.close()
         assert [over.is_set() for over in writer.over] == [True, True]  # the first had no probabilities, and no marks
-    finally:
-        gc.enable()
 
 
 async def test_an_async_stream_that_swallows_a_cancellation_is_cancelled_again() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.forking import ended, fork
-from tests.helpers import HashEmbedder
+from tests.helpers import HashEmbedder, uncollected
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError, IndexDamagedError, LockedError
@@ -148,13 +147,10 @@ def test_a_second_writer_waits_as_long_as_it_is_told(kb: KnowledgeBase) -> None:
 
 
 def test_a_base_that_nobody_refers_to_any_more_holds_no_lock(tmp_path: Path) -> None:
-    gc.disable()  # a cycle of references would keep it until a collection
-    try:
+    with uncollected():  # a cycle of references would keep it until a collection
         KnowledgeBase.create("other", root=tmp_path).add(chunks(0, 1))
         with KnowledgeBase.open("other", root=tmp_path) as other:
             assert other.delete(["00000"]) == 1
-    finally:
-        gc.enable()
 
 
 def test_a_forked_child_does_not_hold_its_parents_lock(kb: KnowledgeBase) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import lru_cache
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.errors import SearchNotAvailableError
 
@@ -30,7 +30,7 @@ class LoopBridge:
         self._loop = loop
         self._pending: set[Future[Any]] = set()
         self._closed = False
-        self._lock = Mutex()
+        self._lock = RLock()
 
     def run(self, function: Callable[[], T]) -> T:
         """Call a function in a worker thread, with this bridge as the current one."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, MutableSeque
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.baton import BATON
 from voicevault_retrievers.core.execution.event_loop import LoopBridge
 from voicevault_retrievers.core.execution.plan import (
@@ -127,7 +127,7 @@ class Runs:
         self._runs = runs
         self._awaited = awaited
         self._left = Ready([], [])
-        self._lock = Mutex()
+        self._lock = RLock()
         self._computing = self._closed = False
 
     @property

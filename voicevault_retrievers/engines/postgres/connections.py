@@ -90,7 +90,7 @@ class Pools:
                 pool = self._opened()
                 try:
                     with pool.connection() as connection:
-                        return done(connection, ask, self._set if self._pooler else None, again=left < TRIES - 1)
+                        return done(connection, ask, self._first, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - raised again where another try is of no use
                     _check(error, left)
                     if isinstance(error, Lost):
@@ -104,8 +104,7 @@ class Pools:
                 opened = await self._aopened()
                 try:
                     async with opened.pool.connection() as connection:
-                        first = self._set if self._pooler else None
-                        return await adone(connection, ask, first, again=left < TRIES - 1)
+                        return await adone(connection, ask, self._first, again=left < TRIES - 1)
                 except Exception as error:  # noqa: BLE001 - as above
                     _check(error, left)
                     if isinstance(error, Lost):
@@ -202,10 +201,14 @@ class Pools:
         self._pool = None
 
     @property
+    def _first(self) -> SqlStatement | None:
+        """What sets the settings in each transaction, behind a pooler."""
+        return self._set if self._pooler else None
+
+    @property
     def _options(self) -> Mapping[str, Any]:
         told = {} if self._pooler else {**self._settings, _MARK: "on"}
         settings = [f"-c {name}={_SPACES.sub(_ESCAPED, value)}" for name, value in told.items()]
-        prepared = {"prepare_threshold": None} if self._pooler else {}
         patience = CONNECTING if self.timeout is None else max(2, min(CONNECTING, int(self.timeout)))
         return {
             "connect_timeout": patience,
@@ -213,7 +216,7 @@ class Pools:
             "options": " ".join(filter(None, [self._given.get("options"), *settings])),
             "client_encoding": "utf8",
             "autocommit": True,
-            **prepared,
+            **({"prepare_threshold": None} if self._pooler else {}),
         }
 
     def _class(self, name: str) -> Any:

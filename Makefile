@@ -76,16 +76,13 @@ format: install  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-matrix:  ## run the torch-free tests on every interpreter found
+matrix:  ## run the tests on every interpreter found, each in an environment of its own
 	@for version in $(INTERPRETERS); do \
 		interpreter=$$(ls "$$HOME"/.pyenv/versions/$$version.*/bin/python 2>/dev/null | tail -n 1); \
 		interpreter=$${interpreter:-$$(command -v python$$version || true)}; \
 		if [ -z "$$interpreter" ]; then echo "python$$version: not found, skipped"; continue; fi; \
 		echo "python$$version: $$interpreter"; \
-		test -x .venv-$$version/bin/python || "$$interpreter" -m venv .venv-$$version || exit 1; \
-		.venv-$$version/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-			--editable '.[light-dev]' || exit 1; \
-		.venv-$$version/bin/python -m pytest -q -m 'not torch' || exit 1; \
+		$(MAKE) test PYTHON="$$interpreter" VENV=.venv-$$version || exit 1; \
 	done
 
 frameworks: install  ## run each framework's tests with its oldest and its newest core

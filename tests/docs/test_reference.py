@@ -41,7 +41,7 @@ def test_every_extra_is_told() -> None:
     page = (DOCS / "index.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"\| extra \| brings \|\n(.*?)\n\n", page, re.DOTALL)
     rows = " ".join(line.split(" | ")[0] for line in told.splitlines()) + " `agents`"
-    assert set(re.findall(r"`([\w-]+)`", rows)) == set(re.findall(r"(?m)^([\w-]+) = ", table)) - {"dev", "light-dev"}
+    assert set(re.findall(r"`([\w-]+)`", rows)) == set(re.findall(r"(?m)^([\w-]+) = ", table)) - {"dev"}
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -40,7 +40,7 @@ def test_a_rerankers_score_is_kept() -> None:
 
 def test_a_score_that_is_no_number_is_told_and_does_not_sort() -> None:
     theirs, ours = rerankers(lambda query, passages: [0.1, 0.2, math.nan, 0.9])
-    assert ids(theirs.compress_documents([A, B, C, D], "pump")) == ["b", "a", "c", "d"]  # the best last
+    assert ids(theirs.compress_documents([A, B, C, D], "pump"))[0] != "d"  # which has the best
     found = ours.compress_documents([A, B, C, D], "pump")
     assert ids(found) == ["a", "b", "c", "d"]
     assert "gave nan for passage 2" in degraded(found)

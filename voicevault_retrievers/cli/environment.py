@@ -13,8 +13,8 @@ from pathlib import Path
 from voicevault_retrievers._support.extras import DISTRIBUTION
 from voicevault_retrievers.models.weights import BACKENDS, HUB, PACKED, PROFILES, canonical, find, installed
 
-_COLLECTIONS = ("all", "dev", "light-dev")
-"""Extras that combine others, and those for work on the package itself."""
+_COLLECTIONS = ("all", "dev")
+"""The extra that combines the others, and that for work on the package itself."""
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[.*?])?\s*\(?(?P<range>[^;)]*)\)?\s*(?:;.*extra == ['\"](?P<extra>.+?)['\"])?"

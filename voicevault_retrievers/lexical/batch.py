@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import overload
 
 import numpy as np
@@ -19,7 +20,7 @@ from voicevault_retrievers.lexical.search_result import Scored
 from voicevault_retrievers.lexical.searching import listed
 from voicevault_retrievers.lexical.segment import IndexSegment
 from voicevault_retrievers.lexical.vectorised import FoundRows
-from voicevault_retrievers.lexical.weighted_query import Forms, Population, Term, WeightedQuery, ask
+from voicevault_retrievers.lexical.weighted_query import Population, Term, WeightedQuery, ask
 
 THREADS = 2
 
@@ -38,9 +39,10 @@ class QueryBatch:
     ends: Numbers
 
     @classmethod
-    def of(cls, asked: WeightedQuery, queries: Sequence[Sequence[Forms]]) -> QueryBatch:
+    def of(cls, asked: WeightedQuery, queries: Sequence[Sequence[Term]], distinct: Iterable[Term]) -> QueryBatch:
         known = {forms: place for place, forms in enumerate(asked.terms)}
-        flat = np.array([known.get(forms, -1) for terms in queries for forms in terms], dtype=np.int64)
+        place_of = {term: known.get((term,) if isinstance(term, str) else term, -1) for term in distinct}
+        flat = np.fromiter(map(place_of.__getitem__, chain.from_iterable(queries)), np.int64)
         owners = np.repeat(np.arange(len(queries)), [len(terms) for terms in queries])
         size = max(1, len(known))
         keys, firsts, counts = np.unique((owners * size + flat)[flat >= 0], return_index=True, return_counts=True)
@@ -108,25 +110,30 @@ def search(
 ) -> BatchResult | None:
     """The best k chunks of each query; None where the compiled loops do not support the formula or a weight."""
     postings = segment.postings
-    forms = [[(term,) if isinstance(term, str) else tuple(term) for term in terms] for terms in queries]
-    distinct = tuple(dict.fromkeys(term for terms in forms for term in terms))
+    distinct = list(dict.fromkeys(chain.from_iterable(queries)))
     asked = ask(distinct, formula, [segment], everything, list)
     if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= LIGHTEST:
         return None
     if formula.absent():
         return None
-    batch = QueryBatch.of(asked, forms)
+    batch = QueryBatch.of(asked, queries, distinct)
     numbers, weights, ends = batch.forms()
     k = min(k, len(segment.rows))
-    ordinals, scores = np.empty((len(forms), k), dtype=np.int64), np.empty((len(forms), k))
-    counts, found = np.zeros(len(forms), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
+    ordinals, scores = np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k))
+    counts, found = np.zeros(len(queries), dtype=np.int64), np.empty(k * len(numbers), dtype=np.int64)
     rows = segment.rows
     live = (ALL, 1.0) if rows.live is None else (rows.live, rows.count / len(rows))
     parts = parts_of(postings, formula, asked.mean_length, weights, at_once=True)
     query = (postings.arrays, parts, *table(formula, asked.mean_length), numbers, weights, ends, *live)
-    run, step = kernels().top_many, -(-len(forms) // (4 * THREADS))
-    with ThreadPoolExecutor(THREADS) as threads:
-        starts = range(0, len(forms), max(1, step))
-        done = (ordinals, scores, found, counts)
-        list(threads.map(lambda at: run(*query, at, min(at + step, len(forms)), *done), starts))
+    step = max(1, -(-len(queries) // (4 * THREADS)))
+    run, rest = kernels().top_many, iter(range(0, len(queries), step))
+
+    def share() -> None:
+        for at in rest:
+            run(*query, at, min(at + step, len(queries)), ordinals, scores, found, counts)
+
+    with ThreadPoolExecutor(1) as other:
+        done = other.submit(share)
+        share()
+        done.result()
     return BatchResult(segment, batch, ordinals, scores, counts, found, ends)

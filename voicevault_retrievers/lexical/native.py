@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
@@ -32,6 +32,7 @@ NO_PARTS: Sums = np.empty(0, np.float32)
 _parts: WeakKeyDictionary[Postings, tuple[tuple[Formula, float], Sums]] = WeakKeyDictionary()
 
 
+@cache
 def kernels() -> ModuleType:
     """The compiled loops; MissingExtraError without numba."""
     from voicevault_retrievers.lexical import kernels
@@ -85,8 +86,7 @@ def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, e
         else:
             share = 1.0 if selection is None else selection.count / selection.size
             count = kernels().top(postings.arrays, *query, live, share, *out)
-    ordinals, scores, frequencies = out
-    return FoundRows(ordinals[:count], scores[:count], frequencies[:count])
+    return FoundRows(*(out if count == k else [column[:count] for column in out]))
 
 
 @lru_cache(maxsize=4)

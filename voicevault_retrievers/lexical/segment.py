@@ -88,18 +88,20 @@ class IndexSegment:
     def _languages(self) -> int:
         return _union(self.postings.languages, self.rows.live, self._every_language)
 
-    def count(self, number: int, documents: int, chosen: Selection | None) -> int:
-        """How many chosen chunks (None: live ones) contain a term whose document frequency is `documents`."""
+    def frequencies(self, looked: Sequence[tuple[int, int]], chosen: Selection | None) -> list[int]:
+        """How many chosen chunks (None: live ones) contain each term that `PostingsSource.look` has found."""
         if chosen is not None:
-            return int(np.count_nonzero(chosen.has(self.postings.find(number)[0])))
-        if self.rows.live is None or number < 0:
-            return documents
-        if number not in self._counted:
-            if self.removed is not None:
-                self._counted[number] = documents - self.removed.count(number)
-            else:
-                self._counted[number] = int(np.count_nonzero(self.rows.live[self.postings.find(number)[0]]))
-        return self._counted[number]
+            return [int(np.count_nonzero(chosen.has(self.postings.find(number)[0]))) for number, _ in looked]
+        live = self.rows.live
+        if live is None:
+            return [documents for _, documents in looked]
+        for number, documents in looked:
+            if number not in self._counted:
+                if self.removed is not None:
+                    self._counted[number] = documents - self.removed.count(number)
+                else:
+                    self._counted[number] = int(np.count_nonzero(live[self.postings.find(number)[0]]))
+        return [self._counted[number] for number, _ in looked]
 
     def counts(self, chosen: Selection | None) -> Numbers:
         """For every term, how many of the chosen chunks (None: the live ones) contain it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress, islice
 from typing import NamedTuple, TypeAlias
 
 from voicevault_retrievers.core.selection import Selection
@@ -10,7 +11,7 @@ from voicevault_retrievers.lexical.formulas import Formula
 from voicevault_retrievers.lexical.segment import IndexSegment
 
 Forms: TypeAlias = tuple[str, ...]
-Term: TypeAlias = str | Sequence[str]
+Term: TypeAlias = str | Forms
 Terms: TypeAlias = Iterable[Term] | Mapping[Forms, float]
 Histogram: TypeAlias = list[tuple[int, int]]
 
@@ -79,37 +80,33 @@ def ask(
 ) -> WeightedQuery:
     """Look up and weight the terms. `histogram` gives the number of terms of each document frequency."""
     counted = _counted(terms)
+    length = sum(counted.values())
     flat = [form for forms in counted for form in forms]
     looked = [segment.postings.look(flat) for segment in segments]
-    having = [0] * len(flat)
-    for segment, chosen, found in zip(segments, population.chosen, looked, strict=True):
-        for at, (number, documents) in enumerate(found):
-            if documents:
-                having[at] += segment.count(number, documents, chosen)
-    distinct: list[Forms] = []
-    frequencies: list[int] = []
-    places: list[int] = []
-    start = 0
-    for forms in counted:
-        frequency = sum(having[start : start + len(forms)])
-        start += len(forms)
-        places += [len(distinct) if frequency else -1] * len(forms)
-        if frequency:
-            distinct.append(forms)
-            frequencies.append(frequency)
-    counts = [counted[forms] for forms in distinct]
+    each = [
+        segment.frequencies(found, chosen)
+        for segment, found, chosen in zip(segments, looked, population.chosen, strict=True)
+    ]
+    having = each[0] if len(each) == 1 else [sum(some) for some in zip([0] * len(flat), *each, strict=True)]
+    frequencies = having if len(flat) == len(counted) else _of_terms(counted, having)
+    if 0 in frequencies:
+        known = [bool(n) for forms, n in zip(counted, frequencies, strict=True) for _ in forms]
+        looked = [list(compress(found, known)) for found in looked]
+        counted = dict(compress(counted.items(), frequencies))
+        frequencies = [n for n in frequencies if n]
     idf = _idf(formula, frequencies, population.total, histogram)
-    weights = [count * weight for count, weight in zip(counts, idf, strict=True)]
+    places = [place for place, forms in enumerate(counted) for _ in forms]
+    weights = [count * weight for count, weight in zip(counted.values(), idf, strict=True)]
     return WeightedQuery(
         formula,
         population.total,
         population.length / population.total if population.total else 0.0,
-        tuple(distinct),
-        tuple(counts),
+        tuple(counted),
+        tuple(counted.values()),
         tuple(frequencies),
         tuple(idf),
-        tuple(_weighed(found, places, weights) for found in looked),
-        sum(counted.values()),
+        tuple([_weighed(found, places, weights) for found in looked]),
+        length,
     )
 
 
@@ -118,14 +115,23 @@ def _counted(terms: Terms) -> Mapping[Forms, float]:
         return terms
     counted: dict[Forms, float] = {}
     for term in terms:
-        forms = (term,) if isinstance(term, str) else tuple(term)
+        forms = (term,) if isinstance(term, str) else term
         counted[forms] = counted.get(forms, 0) + 1
     return counted
 
 
-def _weighed(looked: Sequence[tuple[int, int]], places: Sequence[int], weights: Sequence[float]) -> Weighed:
-    known = [(number, place) for (number, _), place in zip(looked, places, strict=True) if number >= 0 <= place]
-    return Weighed([number for number, _ in known], [weights[place] for _, place in known], [p for _, p in known])
+def _of_terms(counted: Iterable[Forms], having: Iterable[int]) -> list[int]:
+    """The document frequency of each term: the sum of its forms'."""
+    rest = iter(having)
+    return [sum(islice(rest, len(forms))) for forms in counted]
+
+
+def _weighed(looked: Sequence[tuple[int, int]], places: list[int], weights: Sequence[float]) -> Weighed:
+    numbers = [number for number, _ in looked]
+    if -1 in numbers:  # the term is in this segment by another form, or in another segment
+        held = [number >= 0 for number in numbers]
+        numbers, places = list(compress(numbers, held)), list(compress(places, held))
+    return Weighed(numbers, [weights[place] for place in places], places)
 
 
 def _idf(formula: Formula, frequencies: Sequence[int], total: int, histogram: Callable[[], Histogram]) -> list[float]:

@@ -52,7 +52,7 @@ def test_what_is_here_is_told(run: Run, root: Path) -> None:
     told = json.loads(run("--no-measure", "--json").stdout)
     assert told["version"] == 1
     assert told["extras"]["cli"]["status"] == "present"
-    assert set(told["extras"]).isdisjoint({"all", "dev", "light-dev"})
+    assert set(told["extras"]).isdisjoint({"all", "dev"})
     assert (told["speed"], told["broken"], told["root"]) == ({}, [], str(root))
     assert [(base["name"], base["chunks"], base["vectors"]) for base in told["kbs"]] == [("plant", 1, None)]
     assert told["processor"]["cores"] >= 1

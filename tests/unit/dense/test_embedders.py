@@ -72,7 +72,6 @@ def lengths_of(texts: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[3.0 * len(text), 4.0 * len(text)] for text in texts])
 
 
-@pytest.mark.torch
 @pytest.mark.weights
 def test_int8_agrees_with_sentence_transformers(minilm: OnnxEmbedder) -> None:
     pytest.importorskip("sentence_transformers")

@@ -518,7 +518,6 @@ def test_warm_up_asks_once_and_the_recipe_is_shown() -> None:
             CrossEncoderRerank("m", **wrong)
 
 
-@pytest.mark.torch
 @pytest.mark.weights
 def test_sentence_transformer_scorer_gives_raw_logits(tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")

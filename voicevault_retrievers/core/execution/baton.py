@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from voicevault_retrievers._support.forks import reset_in_child
 
@@ -49,15 +49,15 @@ class Baton:
             self._own.holds = False
             self._pass()
 
-    @contextmanager
-    def aside(self, rows: int = LONG) -> Iterator[None]:
+    def aside(self, rows: int = LONG) -> AbstractContextManager[None]:
         """Pass the baton on within the block, if this thread holds it and at least LONG `rows` are read.
 
         Afterwards this thread holds the baton again without waiting.
         """
-        if rows < LONG or not getattr(self._own, "holds", False):
-            yield
-            return
+        return self._aside() if rows >= LONG and getattr(self._own, "holds", False) else nullcontext()
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
         self._own.holds = False
         self._pass()
         try:

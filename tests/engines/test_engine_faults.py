@@ -481,6 +481,18 @@ def test_a_server_killed_between_searches(faulty: Faulty) -> None:
     held({chunk.id: chunk for chunk in faulty.sure.engine}, chunks, faulty.sure.name)
 
 
+def test_connections_that_were_closed_meanwhile_cost_nothing(faulty: Faulty) -> None:
+    client = faulty.patient
+    client.upsert(mixed(30))
+    for search in (client.bm25, client.dense):
+        before = search("leaking valves", 20)
+        faulty.proxy.heal()  # breaks off what is open, as a server or a balancer does with what is idle
+        equal(search("leaking valves", 20), before, "found over new connections")
+    faulty.proxy.heal()
+    client.upsert([Chunk("late", "pump")])
+    that("late" in client.get(["late"]), "what was written over a new connection is not there")
+
+
 def test_a_server_that_is_not_there(server: Server, loop: asyncio.AbstractEventLoop | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])

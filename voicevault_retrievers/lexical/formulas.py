@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,6 +61,12 @@ class Formula:
     def curve(self) -> Curve | None:
         """The constants of `tf`; None where it has another shape, and then every match is scored."""
         raise NotImplementedError
+
+    @cached_property
+    def most(self) -> float:
+        """An upper bound of `tf`; infinite where it has no `curve`."""
+        curve = self.curve()
+        return math.inf if curve is None else curve.alpha + curve.add
 
     def tf(self, f: Any, norm: Any) -> Any:
         """The weight of frequency f, where `norm` is `1 - b + b * L / avgL`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
+from math import inf
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
@@ -42,7 +43,7 @@ def kernels() -> ModuleType:
 
 def able(wanted: Wanted) -> bool:
     """Whether the loops can search: they need a formula with a curve, and weights well above 0."""
-    return wanted.formula.curve() is not None and min(wanted.weights.tolist(), default=0.0) > LIGHTEST
+    return wanted.formula.most < inf and min(wanted.weights.tolist(), default=0.0) > LIGHTEST
 
 
 def ready(postings: Postings, wanted: Wanted, selection: Selection | None, after: int, *, each: bool = False) -> bool:

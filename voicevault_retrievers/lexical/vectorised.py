@@ -70,8 +70,7 @@ def parts(wanted: Wanted, lengths: NDArray[Any], frequencies: NDArray[Any]) -> F
 
 def fits(formula: Formula, weights: Sequence[float]) -> bool:
     """Whether float32 can hold the sums of a formula with these weights."""
-    curve = formula.curve()
-    return curve is not None and min(weights, default=0.0) > 1 / HELD and max(curve.alpha + curve.add, *weights) < HELD
+    return min(weights, default=0.0) > 1 / HELD and max(formula.most, *weights) < HELD
 
 
 def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:

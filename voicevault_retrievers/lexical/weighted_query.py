@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress, islice
 from typing import NamedTuple, TypeAlias
@@ -60,9 +61,9 @@ class WeightedQuery(NamedTuple):
     @property
     def highest(self) -> float:
         """An upper bound of any chunk's score, whatever its frequencies; 0 where the formula has no bound."""
-        curve = self.formula.curve()
-        most = 0.0 if curve is None else curve.alpha + curve.add
-        return sum((n * idf * most for n, idf in zip(self.counts, self.idf, strict=True) if idf > 0), 0.0)
+        most = self.formula.most
+        known = zip(self.counts, self.idf, strict=True) if most < math.inf else ()
+        return sum((n * idf * most for n, idf in known if idf > 0), 0.0)
 
     @property
     def base(self) -> float:
@@ -83,10 +84,7 @@ def ask(
     length = sum(counted.values())
     flat = [form for forms in counted for form in forms]
     looked = [segment.postings.look(flat) for segment in segments]
-    each = [
-        segment.frequencies(found, chosen)
-        for segment, found, chosen in zip(segments, looked, population.chosen, strict=True)
-    ]
+    each = list(map(IndexSegment.frequencies, segments, looked, population.chosen))
     having = each[0] if len(each) == 1 else [sum(some) for some in zip([0] * len(flat), *each, strict=True)]
     frequencies = having if len(flat) == len(counted) else _of_terms(counted, having)
     if 0 in frequencies:

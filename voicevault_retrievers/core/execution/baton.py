@@ -19,6 +19,8 @@ PATIENCE = 1.0
 LONG = 10_000
 """The number of rows from which a pass over all rows counts as long."""
 
+_NOTHING = nullcontext()
+
 
 class Baton:
     """Is passed to the thread that has waited longest. The holder may take it again.
@@ -54,7 +56,7 @@ class Baton:
 
         Afterwards this thread holds the baton again without waiting.
         """
-        return self._aside() if rows >= LONG and getattr(self._own, "holds", False) else nullcontext()
+        return self._aside() if rows >= LONG and getattr(self._own, "holds", False) else _NOTHING
 
     @contextmanager
     def _aside(self) -> Iterator[None]:

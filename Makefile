@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export ANONYMIZED_TELEMETRY ?= False
 unexport PYTHONDONTWRITEBYTECODE  # else every test process, and every program that a test starts, compiles all it imports
 
-.PHONY: help install install-demo loops demo debian test test-fast test-nightly processors check format matrix frameworks \
+.PHONY: help install install-demo loops demo debian test test-fast test-nightly processors check format matrix frameworks floors \
 	wheel bench soak docs clean
 
 help:  ## show the targets
@@ -87,6 +87,9 @@ matrix:  ## run the tests on every interpreter found, each in an environment of 
 
 frameworks: install  ## run each framework's tests with its oldest and its newest core
 	$(BIN)/python tests/packaging/check_frameworks.py
+
+floors: install  ## run the tests with the oldest packages that pyproject.toml allows
+	$(BIN)/python tests/packaging/check_floors.py -n $(WORKERS) --dist worksteal $(ORDER)
 
 wheel: install  ## build the wheel and use it in fresh environments
 	$(BIN)/python tests/packaging/check_wheel.py

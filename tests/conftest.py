@@ -41,7 +41,8 @@ asyncio.run(asyncio.sleep(0))
 if find_spec("numba"):
     import_module("numba")
 
-# Its first import on a machine starts fc-list.
+# Their first import starts programs: fc-list once on a machine, and before NumPy 2 lscpu.
+import_module("numpy.testing")
 if find_spec("matplotlib"):
     import_module("matplotlib.font_manager")
 

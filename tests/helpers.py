@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -43,6 +45,11 @@ def module_at(path: Path) -> ModuleType:
         patch.setitem(sys.modules, spec.name, module)
         spec.loader.exec_module(module)
     return module
+
+
+def older(name: str, *than: int) -> bool:
+    """Whether an installed distribution is older than a version."""
+    return tuple(map(int, re.findall(r"\d+", version(name)))) < than
 
 
 BERLIN = "How many people live in Berlin?"

@@ -15,13 +15,16 @@ def bar(console: Console, what: str, *, counts: ProgressColumn | None = None) ->
 
     `counts` is the column that shows the progress, where that is not a number of items.
     """
+    if not console.is_terminal:
+        yield lambda done, total: None
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         counts or MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(what, total=None)
 
         def draw(done: int, total: int) -> None:

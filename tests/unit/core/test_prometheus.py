@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.helpers import FailingChannel, ListChannel
+from tests.helpers import FailingChannel, ListChannel, older
 from voicevault_retrievers.core import prometheus
 from voicevault_retrievers.core.prometheus import serve_prometheus
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
@@ -28,10 +28,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process of its own, in which nothing is set up yet."""
     own: list[Any] = [api.NoOpMeterProvider()]
-    registry = prometheus_client.CollectorRegistry()
-    reader = partial(exporter.PrometheusMetricReader, registry=registry)
-    monkeypatch.setattr(exporter, "PrometheusMetricReader", reader)
-    monkeypatch.setattr(prometheus_client.MetricsHandler, "registry", registry)
+    if not older("opentelemetry-exporter-prometheus", 0, 63):
+        registry = prometheus_client.CollectorRegistry()
+        reader = partial(exporter.PrometheusMetricReader, registry=registry)
+        monkeypatch.setattr(exporter, "PrometheusMetricReader", reader)
+        monkeypatch.setattr(prometheus_client.MetricsHandler, "registry", registry)
     monkeypatch.setattr(prometheus, "_own", None)
     monkeypatch.setattr(api, "get_meter_provider", lambda: own[-1])
     monkeypatch.setattr(api, "set_meter_provider", own.append)

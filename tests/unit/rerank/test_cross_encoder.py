@@ -561,5 +561,5 @@ def tiny_cross_encoder(folder: Path) -> Path:
         num_labels=1,
     )
     transformers.BertForSequenceClassification(config).save_pretrained(folder, safe_serialization=True)
-    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    transformers.BertTokenizerFast.from_pretrained(folder).save_pretrained(folder)
     return folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
-import re
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from voicevault_retrievers.cli.environment import satisfies
 from voicevault_retrievers.core.channel import Channel, Stage
 from voicevault_retrievers.core.execution import run
 from voicevault_retrievers.core.execution.plan import Plan
@@ -47,9 +47,9 @@ def module_at(path: Path) -> ModuleType:
     return module
 
 
-def older(name: str, *than: int) -> bool:
+def older(name: str, than: str) -> bool:
     """Whether an installed distribution is older than a version."""
-    return tuple(map(int, re.findall(r"\d+", version(name)))) < than
+    return satisfies(version(name), f"<{than}")
 
 
 BERLIN = "How many people live in Berlin?"

@@ -47,7 +47,7 @@ EXTRAS: Mapping[str, str] = {
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]\d+)?")
 """Scores: sums of floats are made in another order on other processors, and their last shown digit may differ. Sums of
 8-bit weights are exact, so order, citations and marks are the same everywhere, and compared exactly."""
-NEAR = 0.5 if older("onnxruntime", 1, 30) else 0.05
+NEAR = 0.5 if older("onnxruntime", "1.30") else 0.05
 """The relative difference of scores. Earlier releases, which are all that Python 3.10 has, compute int8 otherwise."""
 VARYING = (
     (re.compile(r"(?<=\d{3}) +[\d.]+$", re.MULTILINE), " ~"),  # the last column of what `eval` and `ablation` print

@@ -110,11 +110,11 @@ def search(
 ) -> BatchResult | None:
     """The best k chunks of each query; None where the compiled loops do not support the formula or a weight."""
     postings = segment.postings
+    if not isinstance(postings, Postings) or formula.curve() is None or formula.absent():
+        return None
     distinct = list(dict.fromkeys(chain.from_iterable(queries)))
     asked = ask(distinct, formula, [segment], everything, list)
-    if not isinstance(postings, Postings) or formula.curve() is None or min(asked.idf, default=1.0) <= LIGHTEST:
-        return None
-    if formula.absent():
+    if min(asked.idf, default=1.0) <= LIGHTEST:
         return None
     batch = QueryBatch.of(asked, queries, distinct)
     numbers, weights, ends = batch.forms()

@@ -87,7 +87,8 @@ def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, e
         else:
             share = 1.0 if selection is None else selection.count / selection.size
             count = kernels().top(postings.arrays, *query, live, share, *out)
-    return FoundRows(*(out if count == k else [column[:count] for column in out]))
+    ordinals, scores, frequencies = out
+    return FoundRows(ordinals[:count], scores[:count], frequencies[:count])
 
 
 @lru_cache(maxsize=4)

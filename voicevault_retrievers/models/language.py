@@ -1,7 +1,7 @@
 """Text models on a server with Ollama's or OpenAI's API.
 
 They return complete answers, with token probabilities where the server gives them, and streams. Each prompt is one HTTP
-request, without retries, redirects or proxies. For these, use a chat model of LangChain or an LLM of LlamaIndex.
+request, without retries or redirects. For these, use a chat model of LangChain or an LLM of LlamaIndex.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a process of its own, in which nothing is set up yet."""
     own: list[Any] = [api.NoOpMeterProvider()]
-    if not older("opentelemetry-exporter-prometheus", 0, 63):
+    if not older("opentelemetry-exporter-prometheus", "0.63"):
         registry = prometheus_client.CollectorRegistry()
         reader = partial(exporter.PrometheusMetricReader, registry=registry)
         monkeypatch.setattr(exporter, "PrometheusMetricReader", reader)

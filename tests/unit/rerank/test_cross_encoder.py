@@ -74,7 +74,7 @@ def reranker() -> OnnxScorer:
 
 @pytest.mark.int8
 @pytest.mark.weights
-@pytest.mark.skipif(older("onnxruntime", 1, 30), reason="onnxruntime before 1.30 computes int8 otherwise")
+@pytest.mark.skipif(older("onnxruntime", "1.30"), reason="onnxruntime before 1.30 computes int8 otherwise")
 def test_the_right_passage_scores_the_same_on_every_processor(reranker: OnnxScorer) -> None:
     right, wrong, other = reranker.score(BERLIN, PASSAGES)
     near = 0.01  # the last bits of floats differ, and may round an activation to the next of 256 steps

@@ -21,7 +21,7 @@ from voicevault_retrievers.text import (
     languages,
     untagged,
 )
-from voicevault_retrievers.text.languages import LANGUAGES, TAGS
+from voicevault_retrievers.text.languages import TAGS
 from voicevault_retrievers.text.stopwords import STOPWORDS
 
 TEXTS = {
@@ -31,7 +31,7 @@ TEXTS = {
     "tr": "pompalar çalışıyor", "zh": "浮标的电池多久检查一次", "ja": "ポンプは動いています", "ko": "펌프가 작동합니다",
     "th": "ปั๊มกำลังทำงาน",
 }  # fmt: skip
-ANY = ["auto", None, *sorted(LANGUAGES.keys() & languages.installed())]
+ANY = ["auto", None, *sorted(languages.installed())]
 EVERY_TAG = "".join(sorted(TAGS.values()))
 RECIPES = [
     Analyzer(), Analyzer("en"), Analyzer("de"), Analyzer(None), Analyzer(stemming=False), Analyzer(stopwords=False),

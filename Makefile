@@ -1,7 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python tests/packaging/install.py $(VENV) --constraint constraints.txt
+PINS ?= --constraint constraints.txt
+INSTALL := $(BIN)/python tests/packaging/install.py $(VENV) $(PINS)
 INTERPRETERS ?= 3.10 3.11 3.12 3.13
 DATA ?= ../shared/data
 WORKERS ?= 3
@@ -88,8 +89,10 @@ matrix:  ## run the tests on every interpreter found, each in an environment of 
 frameworks: install  ## run each framework's tests with its oldest and its newest core
 	$(BIN)/python tests/packaging/check_frameworks.py
 
-floors: install  ## run the tests with the oldest packages that pyproject.toml allows
-	$(BIN)/python tests/packaging/check_floors.py -n $(WORKERS) --dist worksteal $(ORDER)
+floors: install  ## run the tests with the oldest packages that pyproject.toml allows; these may warn of what is to come
+	$(BIN)/python tests/packaging/tools.py > $(VENV)/tools.txt
+	PYTEST_ADDOPTS="-o filterwarnings=default $$PYTEST_ADDOPTS" $(MAKE) test VENV=.venv-floors \
+		PINS='--resolution lowest-direct --constraint $(CURDIR)/$(VENV)/tools.txt'
 
 wheel: install  ## build the wheel and use it in fresh environments
 	$(BIN)/python tests/packaging/check_wheel.py
@@ -118,4 +121,4 @@ docs: install  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove what was built
-	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-3.* .venv-langchain-* .venv-llama-index-*
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .venv .venv-*

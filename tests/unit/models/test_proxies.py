@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import ssl
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.certificates import server_context
 from tests.model_server import Handler, ModelServer, model_server, refused_url, says
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
 from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
@@ -52,33 +51,10 @@ async def test_over_http_the_proxy_gets_the_whole_address(proxies: Any) -> None:
 
 
 @pytest.fixture
-def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A certificate of the host with its key, which this process trusts."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.timezone.utc)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, HOST)])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
-    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(HOST)]), critical=False)
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    file = tmp_path / "host.pem"
-    file.write_bytes(
-        made.sign(key, hashes.SHA256()).public_bytes(pem)
-        + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    )
-    monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    return file
-
-
-@pytest.fixture
-def tunnelled(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+def tunnelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """Model servers that are proxies, too, and answer in their tunnels; what they were asked for tunnels."""
     tunnels: list[tuple[str, str | None]] = []
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context = server_context(tmp_path, HOST, monkeypatch)
 
     def connected(handler: Handler) -> None:
         tunnels.append((handler.path, handler.headers["Proxy-Authorization"]))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,13 @@ from urllib.parse import urlsplit
 
 from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.engines.clients import Clients
-from voicevault_retrievers.errors import ConfigError, SearchError, SearchNotAvailableError, SearchTimeoutError
+from voicevault_retrievers.errors import (
+    ConfigError,
+    RetrievalError,
+    SearchError,
+    SearchNotAvailableError,
+    SearchTimeoutError,
+)
 
 POOL = 10
 """The connections that OpenSearch's client keeps; its own default is 1 for threads. Elasticsearch's keeps as many."""
@@ -53,6 +61,8 @@ class NoIndexError(SearchError):
 class CollectionExistsError(SearchError):
     """The collection exists already."""
 
+
+_TLS = ("ca_certs", "client_cert", "client_key", "verify_certs", "ssl_assert_hostname", "ssl_show_warn")
 
 _KINDS = {
     "index_not_found_exception": NoIndexError,
@@ -108,7 +118,7 @@ class ElasticConnection(ABC):
         """The vendor's answer, or an awaitable of it."""
 
     @abstractmethod
-    def _failure(self, error: Exception) -> SearchError | None:
+    def _failure(self, error: Exception) -> RetrievalError | None:
         """What an error of the vendor's client becomes; None for any other error."""
 
     @staticmethod
@@ -141,8 +151,8 @@ class ElasticConnection(ABC):
         with self._errors():
             try:
                 return self._made(awaited, login, options)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"{self.product}'s client refuses its options: {error}") from error
+            except (TypeError, ValueError, OSError) as error:
+                raise self._wrong(error) from error
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -153,6 +163,9 @@ class ElasticConnection(ABC):
             if told is None:
                 raise
             raise told from error
+
+    def _wrong(self, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.product}'s client refuses its options: {error}")
 
     def slow(self) -> SearchTimeoutError:
         """No answer in time."""
@@ -193,6 +206,8 @@ class ElasticsearchConnection(ElasticConnection):
         clients = require("elasticsearch", extra="elasticsearch")
         make = clients.AsyncElasticsearch if awaited else clients.Elasticsearch
         given: dict[str, Any] = {"request_timeout": self.timeout, "max_retries": 0, **options}
+        if awaited and self.url.startswith("https:"):
+            given = _checking_names(given)
         return make(self.url, basic_auth=login.user, api_key=login.api_key, **given)
 
     def _send(self, client: Any, call: ElasticRequest) -> Any:
@@ -204,7 +219,7 @@ class ElasticsearchConnection(ElasticConnection):
     def _body(answer: Any) -> Any:
         return answer.body
 
-    def _failure(self, error: Exception) -> SearchError | None:
+    def _failure(self, error: Exception) -> RetrievalError | None:
         of, transport = (
             require("elasticsearch", extra="elasticsearch"),
             require("elastic_transport", extra="elasticsearch"),
@@ -236,7 +251,7 @@ class OpenSearchConnection(ElasticConnection):
             call.method, call.path, params=dict(call.params), headers=call.headers, body=call.text
         )
 
-    def _failure(self, error: Exception) -> SearchError | None:
+    def _failure(self, error: Exception) -> RetrievalError | None:
         of = require("opensearchpy", extra="opensearch")
         if isinstance(error, of.ConnectionTimeout):
             return self.slow()
@@ -244,7 +259,21 @@ class OpenSearchConnection(ElasticConnection):
             return self.away(error.info)
         if isinstance(error, of.SerializationError):
             return self.unreadable(error)
+        if isinstance(error, of.ImproperlyConfigured):
+            return self._wrong(error)
         return self.refusal(error.status_code, error.info) if isinstance(error, of.TransportError) else None
+
+
+def _checking_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of Elasticsearch's async client, which by itself checks no certificate's name for an IP address."""
+    if not options.get("verify_certs", True) or {"ssl_context", "ssl_assert_fingerprint"} & options.keys():
+        return dict(options)
+    trusted = options.get("ca_certs") or require("certifi", extra="elasticsearch").where()
+    context = ssl.create_default_context()
+    context.load_verify_locations(**{"capath" if os.path.isdir(trusted) else "cafile": trusted})
+    if certificate := options.get("client_cert"):
+        context.load_cert_chain(certificate, options.get("client_key"))
+    return {**{name: value for name, value in options.items() if name not in _TLS}, "ssl_context": context}
 
 
 def _reason(error: Any) -> Any:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -59,6 +60,9 @@ SLOW = {
 }
 """The mark of a folder's tests, which `make test-fast` leaves out."""
 
+SETTLED = 100
+"""Tests."""
+
 
 def pytest_configure() -> None:
     """Before workers start: what a model's graph gave in one of them, no other computes."""
@@ -79,15 +83,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(SLOW[folder])
 
 
-def pytest_collection_finish() -> None:
-    """Leave what has been loaded and collected so far out of all that the garbage collector looks through."""
-    gc.collect()
-    gc.freeze()
+_TESTS = count()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Each test loads its own models; unmarked, it starts no program, server or browser and runs no model."""
+    """Each test loads its own models; unmarked, it starts no program, server or browser and runs no model.
+
+    What has been loaded so far is now and then left out of all that the garbage collector looks through.
+    """
+    if next(_TESTS) % SETTLED == 0:
+        gc.collect()
+        gc.freeze()
     LoadedGraph._known = WeakValueDictionary()
     LoadedGraph._recent.clear()
     if any(map(item.get_closest_marker, STARTING)):

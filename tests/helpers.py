@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -94,12 +95,17 @@ class HashEmbedder:
     def _row(self, text: str) -> NDArray[np.float64]:
         total = np.full(self.dimension, 0.01)
         for word in text.casefold().split():
-            seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "big")
-            total += np.random.default_rng(seed).standard_normal(self.dimension)
+            total += _direction(word, self.dimension)
         return total
 
     def __repr__(self) -> str:
         return f"HashEmbedder({self.dimension})"
+
+
+@lru_cache(maxsize=10_000)
+def _direction(word: str, dimension: int) -> NDArray[np.float64]:
+    seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "big")
+    return np.random.default_rng(seed).standard_normal(dimension)
 
 
 class Counting(HashEmbedder):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import io
+import json
 import os
 import shutil
 import time
@@ -101,19 +103,29 @@ def shared(folder: Path) -> Iterator[Replacement]:
 
 
 def _sharing(kind: Any, folder: Path) -> Any:
+    from voicevault_retrievers.models.graph_model import GraphSession
+
     load = kind._session
 
-    def session(model: Any, weights: Any, tokenizer: Any) -> Any:
-        real = load(model, weights, tokenizer)
-        own = f"{kind.backend} {real.precision} {weights.digest}"
+    def session(model: Any, weights: Any, tokenizer: Any) -> GraphSession:
+        """Like that of the model, but loaded when there is something that it has not computed yet."""
+        loaded = cache(lambda: load(model, weights, tokenizer))
+        own = f"{kind.backend} {getattr(model, 'precision', '')} {model.batch_size} {weights.digest}"
+        told = folder / f"{hashlib.sha256(own.encode()).hexdigest()}.json"
+        if not told.exists():
+            inputs, _, *others = loaded()
+            _write(told, json.dumps([sorted(inputs), *others]).encode())
+        inputs, *others = json.loads(told.read_bytes())
 
         def compute(feed: dict[str, Any]) -> Any:
             path = folder / f"{_key(own, feed)}.npy"
             if not path.exists():
-                _write(path, real.compute(feed))
+                output = io.BytesIO()
+                np.save(output, loaded().compute(feed))
+                _write(path, output.getvalue())
             return np.load(path)
 
-        return real._replace(compute=compute)
+        return GraphSession(frozenset(inputs), compute, *others)
 
     return session
 
@@ -125,8 +137,7 @@ def _key(model: str, feed: dict[str, Any]) -> str:
     return key.hexdigest()
 
 
-def _write(path: Path, output: Any) -> None:
+def _write(path: Path, content: bytes) -> None:
     part = path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
-    with part.open("wb") as stream:
-        np.save(stream, output)
+    part.write_bytes(content)
     part.replace(path)

@@ -33,6 +33,9 @@ class OnnxModel(GraphModel):
     a batch would change each other's output (bge-small: cosine down to .988 against the text alone, even between texts
     of equal length). Such a graph runs one text at a time, so a text's output depends on nothing else. `batch_size`
     applies to other graphs, whose outputs vary with the batch by no more than float noise.
+
+    Threads that wait for others do not spin, which takes the time of other searches: on two cores, eight clients embed
+    1.2 to 1.5 times as many queries so, and one client needs a fifth less CPU time for a query in no more time.
     """
 
     backend = "onnx"
@@ -45,6 +48,7 @@ class OnnxModel(GraphModel):
         runtime = require("onnxruntime", extra=self.extra)
         quantised = quantises_as_it_runs(weights.model)
         options, widened = runtime.SessionOptions(), quantised and saturates(runtime)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if widened:
             options.add_session_config_entry("session.x64quantprecision", "1")
         session = runtime.InferenceSession(str(weights.model), options, providers=["CPUExecutionProvider"])

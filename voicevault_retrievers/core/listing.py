@@ -72,7 +72,7 @@ class Listing(Sequence[T]):
 def merged(parts: Sequence[Listing[T]], k: int) -> Listing[T]:
     """The k best items of several scored listings: score falling, then id rising. No two listings share an id."""
     if len(parts) == 1:
-        return parts[0][:k]
+        return parts[0] if len(parts[0]) <= k else parts[0][:k]
     least = kth_highest([part.scores for part in parts if part.scores is not None], k)
     found = [
         (-score, chunk_id, number, at)

@@ -17,6 +17,7 @@ from voicevault_retrievers.lexical.postings import (
     BOUNDED,
     CLASSES,
     KEY_BYTES,
+    Arrays,
     Mask,
     Numbers,
     Postings,
@@ -192,7 +193,7 @@ def _bounded(postings: Postings, compiled: bool) -> Postings:
     bounded = np.flatnonzero(counts >= BOUNDED)
     bounds = np.zeros((len(bounded), len(CLASSES) + 1, 2), dtype=np.uint32)
     if compiled:
-        loops().bound(postings.arrays, bounded, bounds)
+        loops().bound(Arrays(*postings.arrays), bounded, bounds)
     else:
         ends = np.cumsum(counts)
         for first, last in _slices(ends):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -190,7 +191,7 @@ class LexicalIndex:
             if weighed.numbers and k > 0:
                 chosen = segment.rows.selection(passing)
                 chosen = narrow(segment, chosen) if narrow else chosen
-                threshold = kth_highest([one.scores for one in found if one.scores is not None], k)
+                threshold = kth_highest([one.scores for one in found if one.scores is not None], k) if found else -inf
                 rows = self._searcher.search(segment, asked, weighed, chosen, k, threshold)
                 found.append(listed(segment, rows, weighed.places, asked.terms))
         best = merged(found, k)

@@ -14,6 +14,7 @@ import numpy as np
 
 from voicevault_retrievers._support.compiled import compiled
 from voicevault_retrievers.core.kernels import nearly_kth
+from voicevault_retrievers.lexical.postings import Arrays
 from voicevault_retrievers.lexical.vectorised import LEAST as LEAST_HALF
 from voicevault_retrievers.lexical.vectorised import MARGIN as MARGIN_HALF
 from voicevault_retrievers.lexical.vectorised import SEEN as SEEN_HALF
@@ -53,6 +54,12 @@ ENOUGH = 16
 """The initial pass reads this many postings of live documents per wanted document."""
 SPARSE = 0.25
 """The share of live documents below which postings of other documents are skipped instead of added."""
+
+
+@compiled
+def named(held: Any) -> Any:
+    """The `Arrays` in a tuple."""
+    return Arrays(held[0], held[1], held[2], held[3], held[4], held[5], held[6], held[7])
 
 
 @compiled
@@ -250,6 +257,7 @@ def top(
     `base` is the score of a document without any of the terms. `live` marks the documents that are searched, empty for
     all, and `share` is their fraction. Only scores of at least `threshold` are found, and as many as fit in `ordinals`.
     """
+    held = named(held)
     order, below, run, last_run = ordered(held, constants, numbers, weights)
     k, size, weight, width = len(ordinals), len(numbers), weights[order], WIDTHS[1 if len(held.lengths) >= LARGE else 0]
     slack = _slack(constants, weights, base)
@@ -276,6 +284,7 @@ def among(
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
     """Like `top`, among few documents: `chosen` are their ordinals, ascending."""
+    held = named(held)
     order, below, run, last_run = ordered(held, constants, numbers, weights)
     size, k, weight = len(numbers), len(ordinals), weights[order]
     place, end = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -304,6 +313,7 @@ def among(
 @compiled
 def weigh(held: Any, constants: Any, table: Any, parts: Any) -> None:
     """Write each posting's part, before its term's weight, in float32."""
+    held = named(held)
     for run in range(len(held.run_blocks)):
         origin = np.int64(held.run_blocks[run]) << 16
         for at in range(held.run_starts[run], held.run_starts[run + 1]):
@@ -356,6 +366,7 @@ def dense(
     ordinals: Any, scores: Any, found: Any,
 ) -> Any:  # fmt: skip
     """Like `top`, without pruning: all postings of all terms are added by their `parts` (see `weigh`), in float32."""
+    held = named(held)
     sums = np.zeros(-(-len(held.lengths) // GROUP) * GROUP, np.float32)
     for i in range(len(numbers)):
         weight = np.float32(weights[i])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
 from math import inf
 from types import ModuleType
-from weakref import WeakKeyDictionary
+from weakref import WeakSet
 
 import numpy as np
 
@@ -30,7 +30,7 @@ ROOM = 1 << 24
 ALL = np.empty(0, dtype=np.bool_)
 NO_PARTS: Sums = np.empty(0, np.float32)
 
-_parts: WeakKeyDictionary[Postings, tuple[tuple[Formula, float], Sums]] = WeakKeyDictionary()
+_having_parts: WeakSet[Postings] = WeakSet()
 
 
 @cache
@@ -88,7 +88,9 @@ def search(postings: Postings, wanted: Wanted, selection: Selection | None, *, e
             share = 1.0 if selection is None else selection.count / selection.size
             count = kernels().top(postings.arrays, *query, live, share, *out)
     ordinals, scores, frequencies = out
-    return FoundRows(ordinals[:count], scores[:count], frequencies[:count])
+    if count < k:
+        ordinals, scores, frequencies = ordinals[:count], scores[:count], frequencies[:count]
+    return FoundRows(ordinals, scores, frequencies)
 
 
 @lru_cache(maxsize=4)
@@ -114,15 +116,17 @@ def parts_of(
     if postings.count > ROOM or not fits(formula, weights.tolist()):
         return NO_PARTS
     key = (formula, mean_length)
-    held_key, held = _parts.get(postings, (None, NO_PARTS))
+    held: Sums
+    held_key, held = postings.kept.get("parts", (None, NO_PARTS))
     if held_key == key and len(held):
         return held
     made = NO_PARTS
     if at_once or held_key == key:
-        others = sum(len(parts) for other, (_, parts) in list(_parts.items()) if other is not postings)
+        others = sum(len(other.kept["parts"][1]) for other in list(_having_parts) if other is not postings)
         if others + postings.count <= ROOM:
             made = _weighed(postings, formula, mean_length)
-    _parts[postings] = (key, made)
+    postings.kept["parts"] = key, made
+    _having_parts.add(postings)
     return made
 
 

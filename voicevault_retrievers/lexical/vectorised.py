@@ -70,7 +70,7 @@ def parts(wanted: Wanted, lengths: NDArray[Any], frequencies: NDArray[Any]) -> F
 
 def fits(formula: Formula, weights: Sequence[float]) -> bool:
     """Whether float32 can hold the sums of a formula with these weights."""
-    return min(weights, default=0.0) > 1 / HELD and max(formula.most, *weights) < HELD
+    return bool(weights) and min(weights) > 1 / HELD and max(weights) < HELD and formula.most < HELD
 
 
 def runs_of(postings: Postings, numbers: Numbers) -> list[Runs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress, islice
 from typing import NamedTuple, TypeAlias
 
@@ -13,7 +13,7 @@ from voicevault_retrievers.lexical.segment import IndexSegment
 
 Forms: TypeAlias = tuple[str, ...]
 Term: TypeAlias = str | Forms
-Terms: TypeAlias = Iterable[Term] | Mapping[Forms, float]
+Terms: TypeAlias = Iterable[Term] | dict[Forms, float]
 Histogram: TypeAlias = list[tuple[int, int]]
 
 
@@ -33,7 +33,7 @@ class Weighed(NamedTuple):
 
     numbers: list[int]
     weights: list[float]
-    places: list[int]
+    places: Sequence[int]
 
 
 class WeightedQuery(NamedTuple):
@@ -86,15 +86,19 @@ def ask(
     looked = [segment.postings.look(flat) for segment in segments]
     each = list(map(IndexSegment.frequencies, segments, looked, population.chosen))
     having = each[0] if len(each) == 1 else [sum(some) for some in zip([0] * len(flat), *each, strict=True)]
-    frequencies = having if len(flat) == len(counted) else _of_terms(counted, having)
+    spelled_once = len(flat) == len(counted)
+    frequencies = having if spelled_once else _of_terms(counted, having)
     if 0 in frequencies:
         known = [bool(n) for forms, n in zip(counted, frequencies, strict=True) for _ in forms]
         looked = [list(compress(found, known)) for found in looked]
         counted = dict(compress(counted.items(), frequencies))
         frequencies = [n for n in frequencies if n]
     idf = _idf(formula, frequencies, population.total, histogram)
-    places = [place for place, forms in enumerate(counted) for _ in forms]
     weights = [count * weight for count, weight in zip(counted.values(), idf, strict=True)]
+    places: Sequence[int] = range(len(counted))
+    if not spelled_once:
+        places = [place for place, forms in enumerate(counted) for _ in forms]
+        weights = [weights[place] for place in places]
     return WeightedQuery(
         formula,
         population.total,
@@ -108,8 +112,8 @@ def ask(
     )
 
 
-def _counted(terms: Terms) -> Mapping[Forms, float]:
-    if isinstance(terms, Mapping):
+def _counted(terms: Terms) -> dict[Forms, float]:
+    if isinstance(terms, dict):
         return terms
     counted: dict[Forms, float] = {}
     for term in terms:
@@ -124,16 +128,18 @@ def _of_terms(counted: Iterable[Forms], having: Iterable[int]) -> list[int]:
     return [sum(islice(rest, len(forms))) for forms in counted]
 
 
-def _weighed(looked: Sequence[tuple[int, int]], places: list[int], weights: Sequence[float]) -> Weighed:
+def _weighed(looked: Sequence[tuple[int, int]], places: Sequence[int], weights: list[float]) -> Weighed:
     numbers = [number for number, _ in looked]
     if -1 in numbers:  # the term is in this segment by another form, or in another segment
         held = [number >= 0 for number in numbers]
-        numbers, places = list(compress(numbers, held)), list(compress(places, held))
-    return Weighed(numbers, [weights[place] for place in places], places)
+        places = list(compress(places, held))
+        numbers, weights = list(compress(numbers, held)), list(compress(weights, held))
+    return Weighed(numbers, weights, places)
 
 
 def _idf(formula: Formula, frequencies: Sequence[int], total: int, histogram: Callable[[], Histogram]) -> list[float]:
-    idf = [formula.idf(frequency, total) for frequency in frequencies]
+    of = formula.idf
+    idf = [of(frequency, total) for frequency in frequencies]
     if idf and min(idf) < 0:
         floor = formula.floor(histogram, total)
         if floor is not None:

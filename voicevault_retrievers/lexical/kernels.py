@@ -14,7 +14,6 @@ import numpy as np
 
 from voicevault_retrievers._support.compiled import compiled
 from voicevault_retrievers.core.kernels import nearly_kth
-from voicevault_retrievers.lexical.postings import Arrays
 from voicevault_retrievers.lexical.vectorised import LEAST as LEAST_HALF
 from voicevault_retrievers.lexical.vectorised import MARGIN as MARGIN_HALF
 from voicevault_retrievers.lexical.vectorised import SEEN as SEEN_HALF
@@ -30,6 +29,7 @@ from voicevault_retrievers.lexical.windows import (
     keep,
     keep_live,
     lift,
+    named,
     norm_of,
     ordered,
     part_of,
@@ -54,12 +54,6 @@ ENOUGH = 16
 """The initial pass reads this many postings of live documents per wanted document."""
 SPARSE = 0.25
 """The share of live documents below which postings of other documents are skipped instead of added."""
-
-
-@compiled
-def named(held: Any) -> Any:
-    """The `Arrays` in a tuple."""
-    return Arrays(held[0], held[1], held[2], held[3], held[4], held[5], held[6], held[7])
 
 
 @compiled

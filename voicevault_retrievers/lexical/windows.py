@@ -8,9 +8,16 @@ import numpy as np
 
 from voicevault_retrievers._support.compiled import compiled
 from voicevault_retrievers.lexical.formulas import LEAST
+from voicevault_retrievers.lexical.postings import Arrays
 
 SEEN = 1e-300
 """Less than the contribution of any match."""
+
+
+@compiled
+def named(held: Any) -> Any:
+    """The arrays of postings, from a tuple of them."""
+    return Arrays(held[0], held[1], held[2], held[3], held[4], held[5], held[6], held[7])
 
 
 @compiled

@@ -9,8 +9,10 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import cache, partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import SHUT_RDWR, socket
+from ssl import SSLContext, create_default_context
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from voicevault_retrievers._support.hosts import is_loopback
@@ -83,7 +85,7 @@ class Exchange:
                     held.close()
 
     def _connected(self) -> HTTPConnection:
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        kind = partial(HTTPSConnection, context=trusted()) if self._url.scheme == "https" else HTTPConnection
         self._proxy = _proxy_for(self._url)
         at = self._proxy or self._url
         connection = kind(at.hostname or "", at.port or (80 if self._proxy else None), timeout=self._timeout)
@@ -119,6 +121,14 @@ class Exchange:
             raise SearchNotAvailableError(
                 f"the server at {self._host} cannot be asked{through}: {type(error).__name__}: {error}"
             ) from error
+
+
+@cache
+def trusted() -> SSLContext:
+    """The certificates that are trusted. Reading them takes 20 ms, so it is done once and not for each request."""
+    context = create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _proxy_for(url: SplitResult) -> SplitResult | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from tests.certificates import server_context
 from tests.model_server import Handler, ModelServer, model_server, refused_url, says
 from voicevault_retrievers.errors import ConfigError, SearchNotAvailableError
+from voicevault_retrievers.models import http
 from voicevault_retrievers.models.language import OllamaModel, OpenAIModel
 
 HOST = "model.example"
@@ -55,6 +57,7 @@ def tunnelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str
     """Model servers that are proxies, too, and answer in their tunnels; what they were asked for tunnels."""
     tunnels: list[tuple[str, str | None]] = []
     context = server_context(tmp_path, HOST, monkeypatch)
+    monkeypatch.setattr(http, "trusted", ssl.create_default_context)
 
     def connected(handler: Handler) -> None:
         tunnels.append((handler.path, handler.headers["Proxy-Authorization"]))

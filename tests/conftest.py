@@ -61,7 +61,7 @@ SLOW = {
 """The mark of a folder's tests, which `make test-fast` leaves out."""
 
 SETTLED = 100
-"""Tests."""
+"""After so many tests, what has been loaded is left out of all that the garbage collector looks through."""
 
 
 def pytest_configure() -> None:
@@ -88,10 +88,7 @@ _TESTS = count()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[Any]:
-    """Each test loads its own models; unmarked, it starts no program, server or browser and runs no model.
-
-    What has been loaded so far is now and then left out of all that the garbage collector looks through.
-    """
+    """Each test loads its own models; unmarked, it starts no program, server or browser and runs no model."""
     if next(_TESTS) % SETTLED == 0:
         gc.collect()
         gc.freeze()

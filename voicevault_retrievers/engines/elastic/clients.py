@@ -206,8 +206,9 @@ class ElasticsearchConnection(ElasticConnection):
         clients = require("elasticsearch", extra="elasticsearch")
         make = clients.AsyncElasticsearch if awaited else clients.Elasticsearch
         given: dict[str, Any] = {"request_timeout": self.timeout, "max_retries": 0, **options}
-        if awaited and self.url.startswith("https:"):
-            given = _checking_names(given)
+        host = urlsplit(self.url).hostname or ""
+        if awaited and self.url.startswith("https:") and (":" in host or host.rpartition(".")[2].isdigit()):
+            given = _checking_addresses(given)
         return make(self.url, basic_auth=login.user, api_key=login.api_key, **given)
 
     def _send(self, client: Any, call: ElasticRequest) -> Any:
@@ -264,8 +265,11 @@ class OpenSearchConnection(ElasticConnection):
         return self.refusal(error.status_code, error.info) if isinstance(error, of.TransportError) else None
 
 
-def _checking_names(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of Elasticsearch's async client, which by itself checks no certificate's name for an IP address."""
+def _checking_addresses(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of Elasticsearch's async client for an IP address, by which a certificate has to be of that address.
+
+    By itself the client takes that of any host there, and reads no `ssl_assert_hostname`.
+    """
     if not options.get("verify_certs", True) or {"ssl_context", "ssl_assert_fingerprint"} & options.keys():
         return dict(options)
     trusted = options.get("ca_certs") or require("certifi", extra="elasticsearch").where()

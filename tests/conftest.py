@@ -62,6 +62,7 @@ SLOW = {
 
 SETTLED = 100
 """After so many tests, what has been loaded is left out of all that the garbage collector looks through."""
+_TESTS = count()
 
 
 def pytest_configure() -> None:
@@ -81,9 +82,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(item.config.rootpath).parts[1]
         if folder in SLOW:
             item.add_marker(SLOW[folder])
-
-
-_TESTS = count()
 
 
 @pytest.hookimpl(wrapper=True)

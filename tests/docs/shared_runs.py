@@ -111,7 +111,7 @@ def _sharing(kind: Any, folder: Path) -> Any:
         """Like that of the model, but loaded when there is something that it has not computed yet."""
         loaded = cache(lambda: load(model, weights, tokenizer))
         own = f"{kind.backend} {getattr(model, 'precision', '')} {model.batch_size} {weights.digest}"
-        told = folder / f"{hashlib.sha256(own.encode()).hexdigest()}.json"
+        told = folder / f"{_key(own, {})}.json"
         if not told.exists():
             inputs, _, *others = loaded()
             _write(told, json.dumps([sorted(inputs), *others]).encode())

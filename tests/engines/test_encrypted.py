@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -48,9 +47,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
     @contextmanager
     def started(host: str) -> Iterator[tuple[int, list[str]]]:
-        context: ssl.SSLContext = server_context(tmp_path, host, monkeypatch)
         handler = type("Handler", (Refusing,), {"asked": []})
-        with serving(handler, threading.Event(), context) as port:
+        with serving(handler, threading.Event(), server_context(tmp_path, host, monkeypatch)) as port:
             yield port, handler.asked
 
     return started

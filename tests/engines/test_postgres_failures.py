@@ -51,8 +51,10 @@ def server(started: PostgresServer) -> Iterator[PostgresServer]:
         started.start()
     with psycopg.connect(started.database()) as connection:
         # A statement whose connection was closed goes on for a moment, and may lock tables in another order.
-        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        connection.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
         connection.execute("DROP SCHEMA IF EXISTS voicevault CASCADE")
         own = connection.execute("SELECT rolname FROM pg_roles WHERE NOT starts_with(rolname, 'pg_') AND NOT rolsuper")
         for (role,) in own.fetchall():

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
+from functools import cached_property
 from numbers import Real
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -56,7 +57,11 @@ class Condition:
             return (self.operator == "$exists" and not self.operand) is not negated
         if (negated or self.operator in _DENYING) and self.operator != "$exists" and not is_comparable(value):
             return False
-        return _OPERATORS[self.operator](plain(value), self.operand) is not negated
+        return _OPERATORS[self.operator](plain(value), self._compared) is not negated
+
+    @cached_property
+    def _compared(self) -> Any:
+        return _Choices.of(self.operand) if self.operator in _OF_LISTS else self.operand
 
 
 @dataclass(frozen=True)
@@ -268,12 +273,18 @@ def _items(value: Any) -> list[Any] | None:
     return list(map(plain, value)) if isinstance(value, LISTS) else None
 
 
+def _kind(value: Any) -> type[Any] | None:
+    """The type of what a value compares with; None for a value that compares with nothing."""
+    if isinstance(value, str):
+        return str
+    if isinstance(value, bool):
+        return bool
+    return Real if isinstance(value, Real) else None
+
+
 def _same_type(left: Any, right: Any) -> bool:
-    if isinstance(left, bool) or isinstance(right, bool):
-        return isinstance(left, bool) and isinstance(right, bool)
-    if isinstance(left, Real) and isinstance(right, Real):
-        return True
-    return isinstance(left, str) and isinstance(right, str)
+    kind = _kind(left)
+    return kind is not None and kind is _kind(right)
 
 
 def _equal(value: Any, operand: Any) -> bool:
@@ -290,13 +301,42 @@ def _ne(value: Any, operand: Any) -> bool:
     return comparable and not _eq(value, operand)
 
 
-def _in(value: Any, operand: Sequence[Any]) -> bool:
-    return any(_eq(value, choice) for choice in operand)
+class _Choices(NamedTuple):
+    """Several operands: what is equal to one of them is found however many they are."""
+
+    keys: frozenset[Hashable]
+    kinds: frozenset[type[Any] | None]
+
+    @classmethod
+    def of(cls, operands: Iterable[Any]) -> _Choices:
+        return cls(frozenset(map(_key, operands)), frozenset(map(_kind, operands)) - {None})
 
 
-def _nin(value: Any, operand: Sequence[Any]) -> bool:
-    comparable = not operand or _items(value) is not None or any(_same_type(value, choice) for choice in operand)
-    return comparable and not _in(value, operand)
+_EXACT: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
+def _key(value: Any) -> Hashable:
+    """The same for values that are `_equal`; of an enumeration's member, which has a hash of its own, of its value."""
+    kind = _kind(value)
+    if kind is None or value != value:
+        return object()  # equal to nothing
+    if type(value) not in _EXACT:
+        value = next((exact(value) for base, exact in _EXACT.items() if isinstance(value, base)), value)
+    return kind, value
+
+
+def _keys(value: Any) -> set[Hashable]:
+    items = _items(value)
+    return {_key(value)} if items is None else set(map(_key, items))
+
+
+def _in(value: Any, choices: _Choices) -> bool:
+    return not choices.keys.isdisjoint(_keys(value))
+
+
+def _nin(value: Any, choices: _Choices) -> bool:
+    comparable = not choices.keys or _items(value) is not None or _kind(value) in choices.kinds
+    return comparable and not _in(value, choices)
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
@@ -320,12 +360,12 @@ def _itext(value: Any, operand: Any) -> bool:
     return isinstance(value, str) and isinstance(operand, str) and operand.casefold() in value.casefold()
 
 
-def _all(value: Any, operand: Sequence[Any]) -> bool:
-    return _items(value) is not None and all(_eq(value, choice) for choice in operand)
+def _all(value: Any, choices: _Choices) -> bool:
+    return _items(value) is not None and choices.keys <= _keys(value)
 
 
-def _any(value: Any, operand: Sequence[Any]) -> bool:
-    return _items(value) is not None and _in(value, operand)
+def _any(value: Any, choices: _Choices) -> bool:
+    return _items(value) is not None and _in(value, choices)
 
 
 def _empty(value: Any, operand: Any) -> bool:

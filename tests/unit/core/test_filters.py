@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import UserList
+from collections.abc import Callable
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum, IntEnum
+from fractions import Fraction
+from itertools import product
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -169,6 +174,77 @@ def test_an_operand_that_no_filter_can_compare_is_refused(operand: Any) -> None:
     for where in ({"a": {"$eq": operand}}, {"a": {"$not": {"$ne": operand}}}, {"a": {"$in": [operand]}}):
         with pytest.raises(ConfigError, match=r"cannot compare .* give a string, a number, a boolean, a date"):
             compile_filter(where)
+
+
+class Letter(str, Enum):
+    A = "a"
+
+
+class Count(IntEnum):
+    ONE = 1
+
+
+class Compared(str):
+    """A text that counts how often any of its class was compared."""
+
+    __slots__ = ()
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+SCALARS: list[Any] = [
+    0, 1, 1.0, 1.5, -0.0, True, False, "a", "1", "", Letter.A, Count.ONE, Compared("a"), math.nan, 2**53 + 1,
+    float(2**53), Fraction(3, 2), Decimal("1.5"), np.float32(1.5), date(2024, 5, 1), "2024-05-01", None,
+]  # fmt: skip
+
+
+VALUES: list[Any] = [*SCALARS, *([one, "a", 1] for one in SCALARS), [], [["a"]], {"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("operator", "join"),
+    [
+        ("$in", lambda equal, unequal, listed: any(equal)),
+        ("$nin", lambda equal, unequal, listed: any(unequal) and not any(equal)),
+        ("$any", lambda equal, unequal, listed: listed and any(equal)),
+        ("$all", lambda equal, unequal, listed: listed and all(equal)),
+    ],
+)
+def test_several_operands_are_as_each_alone(
+    operator: str, join: Callable[[list[bool], list[bool], bool], bool]
+) -> None:
+    """By predicate, and by columns."""
+    rows = Rows([Chunk(str(at), metadata={"a": value}) for at, value in enumerate(VALUES)])
+
+    def passing(operator: str, operand: Any) -> list[bool]:
+        passes = compile_filter({"a": {operator: operand}})
+        return [passes({"a": value}) for value in VALUES]
+
+    equal, unequal = ([passing(one, operand) for operand in SCALARS] for one in ("$eq", "$ne"))
+    for one, other in product(range(len(SCALARS)), repeat=2):
+        several = [SCALARS[one], SCALARS[other]]
+        expected = [
+            join([equal[one][at], equal[other][at]], [unequal[one][at], unequal[other][at]], isinstance(value, list))
+            for at, value in enumerate(VALUES)
+        ]
+        assert passing(operator, several) == expected
+        selected = rows.selection({"a": {operator: several}})
+        assert selected is not None
+        assert selected.mask.tolist() == expected
+
+
+@pytest.mark.parametrize("operator", ["$in", "$nin", "$any", "$all"])
+def test_several_thousand_are_not_compared_one_by_one(operator: str) -> None:
+    passes = compile_filter({"a": {operator: [Compared(at) for at in range(5000)]}})
+    before = Compared.times
+    for value in ("none", "7", ["none", "7"]):
+        passes({"a": value})
+    assert Compared.times < before + 100
 
 
 def test_equal_filters_have_one_canonical_form() -> None:

@@ -91,7 +91,8 @@ FILTERS: list[dict[str, Any]] = [
     {"$not": {}},
     {"$or": []},
     {},
-    {"v": {"$in": [f"none {at}" for at in range(5000)]}},
+    {"v": {"$in": [*(f"none {at}" for at in range(5000)), "a"]}},
+    {"v": {"$nin": [*(f"none {at}" for at in range(150)), "a"]}},
     {"$or": [{"w": {"$in": ["x", str(at)]}} for at in range(1500)]},
 ]
 

@@ -354,6 +354,27 @@ def test_filters_that_qdrant_tells_exactly(where: dict[str, Any]) -> None:
     assert AWKWARD.run(AWKWARD._sums(where)).total == expected
 
 
+MANY = [*(f"none {at}" for at in range(150)), "a", "1"]
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ({"v": {"$in": MANY}}, True),
+        ({"$or": [{"v": text} for text in MANY]}, True),
+        ({"v": {"$in": [*MANY, 2]}}, False),
+        ({"v": {"$in": list(range(150))}}, False),
+    ],
+    ids=["texts", "equalities", "texts and a number", "numbers"],
+)
+def test_of_more_values_than_conditions_qdrant_is_told_texts(where: dict[str, Any], told: bool) -> None:
+    """Others are looked for here, and never counted as if Qdrant had been told."""
+    assert requests.told_exactly(where) is told
+    assert (AWKWARD._clause(where) is not None) is told
+    expected = sum(map(compile_filter(where), awkward.metadata(awkward.VALUES)))
+    assert AWKWARD.run(AWKWARD._sums(where)).total == expected > 0
+
+
 def filled() -> QdrantEngine:
     engine = QdrantEngine("awkward")
     engine.upsert([Chunk(f"c{at}", "pump", None, each) for at, each in enumerate(awkward.metadata(awkward.VALUES))])

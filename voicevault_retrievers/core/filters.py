@@ -173,7 +173,7 @@ def _clause(key: str, value: Any, depth: int) -> Node:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Sequence):
             raise ConfigError(f"{key} takes a list of filters, not {value!r}")
         parts = [_parse(part, depth + 1) for part in value]
-        return _every(parts) if key == "$and" else Some(tuple(parts))
+        return _every(parts) if key == "$and" else _some(parts)
     if key == "$not":
         return Not(_parse(value, depth + 1))
     if key.startswith("$"):
@@ -226,6 +226,22 @@ def _every(parts: list[Node]) -> Node:
     """The conjunction of parts, with nested conjunctions flattened."""
     flat = [one for part in parts for one in (part.parts if isinstance(part, Every) else (part,))]
     return flat[0] if len(flat) == 1 else Every(tuple(flat))
+
+
+def _some(parts: list[Node]) -> Node:
+    """The disjunction of parts, in which equalities on one key are one: `$in`, which looks its operands up."""
+    operands: dict[str, list[Any]] = {}
+    others: list[Node] = []
+    for part in parts:
+        if isinstance(part, Condition) and part.operator in ("$eq", "$in"):
+            operands.setdefault(part.key, []).extend(part.operand if part.operator == "$in" else [part.operand])
+        else:
+            others.append(part)
+    equal = [
+        Condition(key, "$in", some) if len(some) != 1 else Condition(key, "$eq", *some)
+        for key, some in operands.items()
+    ]
+    return Some((*equal, *others))
 
 
 def plain(value: Any) -> Any:

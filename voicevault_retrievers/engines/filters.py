@@ -59,6 +59,10 @@ class Language:
         """A clause for `$ne`."""
         return self.unequal(key, operand)
 
+    def among(self, key: str, texts: Sequence[str], negated: bool) -> Clause:
+        """A clause for what equals one of more than `MAX_CONDITIONS` texts, or, where `negated`, does not."""
+        return Bound.EVERYTHING
+
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
         """A clause for `$gt`, `$gte`, `$lt` or `$lte`."""
         return Bound.EVERYTHING
@@ -118,6 +122,10 @@ class Qdrant(Language):
 
     def unequal(self, key: str, operand: Scalar) -> Clause:
         return self.models.Filter(must_not=[self.equal(key, operand)])
+
+    def among(self, key: str, texts: Sequence[str], negated: bool) -> Clause:
+        found = self._field(key, match=self.models.MatchAny(any=list(texts)))
+        return self.models.Filter(must_not=[found]) if negated else found
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
         if isinstance(operand, str):
@@ -181,6 +189,8 @@ def _condition(condition: Condition, language: Language, negated: bool) -> Claus
         return Bound.EVERYTHING
     if operator == "$exists":
         return language.exists(key, bool(operand) is not negated)
+    if are_texts(operand) and (operator == "$in" or (operator in ("$nin", "$any") and not negated)):
+        return language.among(key, operand, negated or operator == "$nin")
     if not said_alike(operand):
         return Bound.EVERYTHING
     if operator == "$eq":
@@ -227,6 +237,11 @@ def said_alike(operand: Any) -> bool:
     if type(operand) is str:
         return operand.isprintable()  # no NUL and no lone surrogate, which databases refuse
     return type(operand) is bool or (type(operand) in (int, float) and abs(operand) < _EXACT)
+
+
+def are_texts(operand: Any) -> bool:
+    """Whether an operand is a list of texts that every store interprets in the same way."""
+    return isinstance(operand, list) and all(type(each) is str and said_alike(each) for each in operand)
 
 
 def size_of(node: Node) -> int:

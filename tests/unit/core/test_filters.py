@@ -255,7 +255,13 @@ def test_equal_filters_have_one_canonical_form() -> None:
 def test_a_filter_is_a_tree_without_nested_conjunctions() -> None:
     low, high, other = Condition("a", "$gte", 1), Condition("a", "$lt", 3), Condition("b", "$eq", "x")
     assert parse({"$and": [{"a": {"$gte": 1, "$lt": 3}}, {"b": "x"}]}) == Every((low, high, other))
-    assert parse({"$or": [{"$not": {"b": "x"}}, {"$and": [{"b": "x"}]}]}) == Some((Not(other), other))
+    assert parse({"$or": [{"$not": {"b": "x"}}, {"$and": [{"b": "x"}]}]}) == Some((other, Not(other)))
+
+
+def test_equalities_of_which_one_is_to_hold_are_one_condition() -> None:
+    where = {"$or": [{"a": 1}, {"a": {"$gt": 5}}, {"b": "x"}, {"a": {"$in": [2, 3]}}, {"c": {"$in": []}}]}
+    one, few, other = Condition("a", "$in", [1, 2, 3]), Condition("c", "$in", []), Condition("b", "$eq", "x")
+    assert parse(where) == Some((one, other, few, Condition("a", "$gt", 5)))
 
 
 @pytest.mark.parametrize("where", [{"$or": {"a": 1}}, {"$and": 5}, {"$not": "x"}, {"$and": [1]}, "x", ["x"]])

@@ -11,7 +11,7 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Record
-from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS, said_alike, size_of
+from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS, are_texts, said_alike, size_of
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.points import (
     BOUNDS,
@@ -285,7 +285,8 @@ def told_exactly(where: Filter | None) -> bool:
 def _told_exactly(node: Node) -> bool:
     if isinstance(node, Condition):
         several = node.operand if node.operator == "$in" else [node.operand]
-        return node.operator in ("$eq", "$in") and bool(KEY.fullmatch(node.key)) and all(map(_whole, several))
+        told = len(several) <= MAX_CONDITIONS or are_texts(several)  # `Qdrant.among` tells no others
+        return told and node.operator in ("$eq", "$in") and bool(KEY.fullmatch(node.key)) and all(map(_whole, several))
     return not isinstance(node, Not) and all(map(_told_exactly, node.parts))
 
 

@@ -89,6 +89,17 @@ FORMULAS = [Lucene(), Robertson(), ATIRE(), Okapi(), BM25L(), BM25Plus(), Lucene
 SCORING = [*((formula, "exact") for formula in FORMULAS), (Lucene(), "filtered"), (Okapi(), "filtered")]
 
 
+def test_a_statement_that_is_asked_often_is_planned_for_its_values(make: Any) -> None:
+    """For any values at all, a list is compared with each row one by one, however long it is."""
+    engine = make()
+    engine.upsert(grown(50))
+    for at in range(15):
+        engine.dense().search(Query("valve", where={"page": {"$in": list(range(at, at + 200))}}), 5)
+    prepared = "SELECT sum(custom_plans)::int, sum(generic_plans)::int FROM pg_prepared_statements"
+    ((custom, generic),) = engine._pools.ask(SqlStatement(prepared))
+    assert (custom > 5, generic) == (True, 0)
+
+
 @pytest.fixture(scope="module", params=["auto", "de"])
 def pair(request: Any, address: str, tmp_path_factory: Any) -> Iterator[tuple[PostgresEngine, KnowledgeBase]]:
     """An engine and a knowledge base of one content, after updates and deletes."""

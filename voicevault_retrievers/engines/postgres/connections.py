@@ -69,7 +69,11 @@ class Pools:
         self.timeout = timeout
         self.size = size
         limit = 0 if timeout is None else max(1, int(1000 * timeout))
-        own = {"statement_timeout": str(limit), "jit": "off"}  # JIT compilation takes longer than these statements
+        own = {
+            "statement_timeout": str(limit),
+            "jit": "off",  # compilation takes longer than these statements
+            "plan_cache_mode": "force_custom_plan",  # a plan for any values compares each row with all that a list has
+        }
         self._settings = {**own, **settings}
         self._set = SqlStatement(_SET, {"settings": json.dumps(self._settings)})
         self._pooler = False

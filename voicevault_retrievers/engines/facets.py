@@ -17,6 +17,7 @@ from voicevault_retrievers.engines.filters import (
     Clause,
     Language,
     Scalar,
+    are_texts,
     kind_of,
     said_alike,
     size_of,
@@ -80,6 +81,9 @@ class Facets(Language):
     orders = False
     """Whether `ordered` says exactly what it is asked, for numbers."""
 
+    many = False
+    """Whether `among` says exactly what it is asked."""
+
     def equal(self, key: str, operand: Scalar) -> Clause:
         return f"array_contains(facets, {facet(key, operand)})"
 
@@ -109,8 +113,10 @@ class Facets(Language):
         if not isinstance(node, Condition):
             return size_of(node) <= MAX_CONDITIONS and all(self.exactly(part, negated) for part in node.parts)
         operands = node.operand if node.operator in ("$in", "$nin") else [node.operand]
-        if not KEY.fullmatch(node.key) or len(operands) > MAX_CONDITIONS or not all(map(said_alike, operands)):
+        if not KEY.fullmatch(node.key) or not all(map(said_alike, operands)):
             return False
+        if len(operands) > MAX_CONDITIONS:
+            return self.many and node.operator == "$in" and are_texts(operands)
         if node.operator in ("$eq", "$in", "$exists"):
             return True
         if node.operator in ("$ne", "$nin"):

@@ -12,8 +12,8 @@ from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.filters import Filter, parse
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.encoding import encoded, escaped, unescaped
-from voicevault_retrievers.engines.facets import Facets, of_metadata
-from voicevault_retrievers.engines.filters import nothing_passes, said
+from voicevault_retrievers.engines.facets import Facets, facet, of_metadata
+from voicevault_retrievers.engines.filters import Clause, nothing_passes, said
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.text.analyzed_texts import languages_of
 
@@ -28,7 +28,19 @@ CHUNKS = "length IS NOT NULL"
 
 ALL = "true"
 NONE = "false"
-_LANGUAGE = Facets()
+
+
+class Sql(Facets):
+    """The functions of lists that DataFusion has."""
+
+    many = True
+
+    def among(self, key: str, texts: Sequence[str], negated: bool) -> Clause:
+        found = f"array_has_any(facets, [{', '.join(str(facet(key, text)) for text in texts)}])"
+        return f"(not {found})" if negated else found
+
+
+_LANGUAGE = Sql()
 
 
 def row_of(record: Record) -> dict[str, Any]:

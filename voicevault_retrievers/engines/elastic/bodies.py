@@ -37,6 +37,9 @@ FORMULA = Lucene()
 SCORED = [*CHUNK, "terms", "length"]
 """Those of a chunk that is scored here."""
 
+MOST_TERMS = 65_536
+"""The most terms of one query: `index.max_terms_count`."""
+
 LONGEST_WORD = 4096
 """The most characters of an encoded term."""
 
@@ -173,7 +176,7 @@ def vector_of(source: Mapping[str, Any]) -> Vector:
 class Terms(Facets):
     """The servers' language of queries: facets, and numbers as texts that sort as they do."""
 
-    orders = True
+    orders = many = True
 
     def equal(self, key: str, operand: Scalar) -> Clause:
         return _has(facet(key, operand))
@@ -183,6 +186,12 @@ class Terms(Facets):
 
     def other(self, key: str, operand: Scalar) -> Clause:
         return self.every([self._comparable(key, operand), self.unequal(key, operand)])
+
+    def among(self, key: str, texts: Sequence[str], negated: bool) -> Clause:
+        numbers = [str(facet(key, text)) for text in texts]
+        parts = [numbers[at : at + MOST_TERMS] for at in range(0, len(numbers), MOST_TERMS)]
+        found = self.some([{"terms": {"facets": part}} for part in parts])
+        return _without(found) if negated else found
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
         if isinstance(operand, str):

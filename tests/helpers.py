@@ -273,14 +273,16 @@ def until(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came to hold")
 
 
-def late_when(began: threading.Event, patch: pytest.MonkeyPatch) -> None:
-    """Deadlines pass when an event is set and never before, however slow the machine is."""
+def late_when(began: threading.Event, patch: pytest.MonkeyPatch, *too: threading.Event) -> None:
+    """Deadlines pass when an event, or each of several, is set and never before, however slow the machine is."""
     now = time.monotonic()
-    patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: now + 3600 * began.is_set()))
+    events = (began, *too)
+    late = SimpleNamespace(monotonic=lambda: now + 3600 * all(event.is_set() for event in events))
+    patch.setattr(run, "time", late)
 
 
-def late_after(name: str, patch: pytest.MonkeyPatch) -> None:
-    """Deadlines pass when the outcome of a call of this name has arrived, and never before."""
+def late_after(name: str, patch: pytest.MonkeyPatch, *too: threading.Event) -> None:
+    """Deadlines pass when the outcome of a call of this name has arrived, and `too` are set, and never before."""
     arrived, finish = threading.Event(), run.Run.finish
 
     def finished(self: run.Run, ticket: run.Ticket, outcome: Any) -> None:
@@ -289,7 +291,7 @@ def late_after(name: str, patch: pytest.MonkeyPatch) -> None:
             arrived.set()
 
     patch.setattr(run.Run, "finish", finished)
-    late_when(arrived, patch)
+    late_when(arrived, patch, *too)
 
 
 class HeldChannel(ListChannel):

@@ -313,7 +313,7 @@ async def test_what_others_found_before_a_searchs_deadline_is_fused_and_capped(
 ) -> None:
     """Steps that only compute, after the deadline: they are given to the handlers, and made all the same."""
     hanging = Hanging(awaited=True)
-    late_after("bm25", monkeypatch)
+    late_after("bm25", monkeypatch, hanging.began)
     retriever = HybridRetriever(
         channels={"bm25": bm25(), "hanging": hanging}, timeout=0.05, stages=[PageDiversityFilter(max_chunks_per_page=1)]
     )

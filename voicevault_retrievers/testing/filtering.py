@@ -29,7 +29,7 @@ RIGHTS: list[Mapping[str, Any]] = [
     {"$or": [*({"language": f"language {at}"} for at in range(150)), {"language": "de"}]},
     {"language": {"$nin": [*(f"language {at}" for at in range(150)), "de"]}},
 ]
-"""Access rights for the chunks of `corpora.chunks_of`; a language says more than a hundred values in another way."""
+"""Access rights for the chunks of `corpora.chunks_of`, some with more values than a query has clauses."""
 
 
 class Filters(Suite):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -33,6 +33,7 @@ _DIGITS = 308  # of the largest float
 LISTS = (list, tuple, set, frozenset)
 _OF_LISTS = ("$in", "$nin", "$any", "$all")
 _DENYING = ("$ne", "$nin", "$empty")
+_EXACT: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 NOTHING: Filter = {"$or": []}
 """The filter that nothing passes."""
 
@@ -61,7 +62,9 @@ class Condition:
 
     @cached_property
     def _compared(self) -> Any:
-        return _Choices.of(self.operand) if self.operator in _OF_LISTS else self.operand
+        if self.operator not in _OF_LISTS:
+            return self.operand
+        return _Choices(frozenset(map(_key, self.operand)), frozenset(map(_kind, self.operand)) - {None})
 
 
 @dataclass(frozen=True)
@@ -230,17 +233,14 @@ def _every(parts: list[Node]) -> Node:
 
 def _some(parts: list[Node]) -> Node:
     """The disjunction of parts, in which equalities on one key are one: `$in`, which looks its operands up."""
-    operands: dict[str, list[Any]] = {}
-    others: list[Node] = []
+    equal, others, operands = list[Node](), list[Node](), dict[str, list[Any]]()
     for part in parts:
         if isinstance(part, Condition) and part.operator in ("$eq", "$in"):
             operands.setdefault(part.key, []).extend(part.operand if part.operator == "$in" else [part.operand])
         else:
             others.append(part)
-    equal = [
-        Condition(key, "$in", some) if len(some) != 1 else Condition(key, "$eq", *some)
-        for key, some in operands.items()
-    ]
+    for key, some in operands.items():
+        equal.append(Condition(key, "$in", some) if len(some) != 1 else Condition(key, "$eq", *some))
     return Some((*equal, *others))
 
 
@@ -291,16 +291,13 @@ def _items(value: Any) -> list[Any] | None:
 
 def _kind(value: Any) -> type[Any] | None:
     """The type of what a value compares with; None for a value that compares with nothing."""
-    if isinstance(value, str):
-        return str
-    if isinstance(value, bool):
-        return bool
+    if isinstance(value, str | bool):
+        return str if isinstance(value, str) else bool
     return Real if isinstance(value, Real) else None
 
 
 def _same_type(left: Any, right: Any) -> bool:
-    kind = _kind(left)
-    return kind is not None and kind is _kind(right)
+    return (kind := _kind(left)) is not None and kind is _kind(right)
 
 
 def _equal(value: Any, operand: Any) -> bool:
@@ -322,13 +319,6 @@ class _Choices(NamedTuple):
 
     keys: frozenset[Hashable]
     kinds: frozenset[type[Any] | None]
-
-    @classmethod
-    def of(cls, operands: Iterable[Any]) -> _Choices:
-        return cls(frozenset(map(_key, operands)), frozenset(map(_kind, operands)) - {None})
-
-
-_EXACT: dict[type[Any], Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 
 def _key(value: Any) -> Hashable:

@@ -233,7 +233,8 @@ def _every(parts: list[Node]) -> Node:
 
 def _some(parts: list[Node]) -> Node:
     """The disjunction of parts, in which equalities on one key are one: `$in`, which looks its operands up."""
-    equal, others, operands = list[Node](), list[Node](), dict[str, list[Any]]()
+    operands: dict[str, list[Any]] = {}
+    equal, others = list[Node](), list[Node]()
     for part in parts:
         if isinstance(part, Condition) and part.operator in ("$eq", "$in"):
             operands.setdefault(part.key, []).extend(part.operand if part.operator == "$in" else [part.operand])
@@ -291,8 +292,10 @@ def _items(value: Any) -> list[Any] | None:
 
 def _kind(value: Any) -> type[Any] | None:
     """The type of what a value compares with; None for a value that compares with nothing."""
-    if isinstance(value, str | bool):
-        return str if isinstance(value, str) else bool
+    if isinstance(value, str):
+        return str
+    if isinstance(value, bool):
+        return bool
     return Real if isinstance(value, Real) else None
 
 

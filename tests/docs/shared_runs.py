@@ -52,14 +52,15 @@ runpy.run_path({path!r})["customise"]({runs!r})
 def environment(folder: Path | None = None, hidden: Iterable[str] = HIDDEN, *, cached: bool = True) -> dict[str, str]:
     """Variables for a process that shares runs with others and finds none of the modules `hidden`.
 
-    `folder` gets a `sitecustomize.py`; None is a folder that goes when the tests have ended. Where not `cached`, the
-    process computes all that it needs.
+    `folder` gets a `sitecustomize.py` and temporary files; None is a folder that goes when the tests have ended. Where
+    not `cached`, the process computes all that it needs.
     """
     place = _passing_folder(tuple(hidden)) if folder is None else folder
     code = _CUSTOMISE.format(hidden=tuple(hidden), path=str(Path(__file__)), runs=str(runs()) if cached else "")
     (place / "sitecustomize.py").write_text(code, encoding="utf-8")
     before = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), *([before] if before else [])])}
+    path = os.pathsep.join([str(place), *([before] if before else [])])
+    return {**os.environ, "PYTHONPATH": path, "TMPDIR": str(place)}
 
 
 def runs() -> Path:

@@ -145,7 +145,6 @@ def surroundings(path: Path, folder: Path) -> Iterator[dict[str, str]]:
         **environment(folder, cached=not RUNNER),  # what a cell starts by bash is not behind the runner
         "HF_HUB_OFFLINE": "1",
         "IPYTHONDIR": str(folder / "ipython"),
-        "TMPDIR": str(folder),
     }
     if RUNNER:
         own["JUPYTER_PATH"] = str(kernel_behind(RUNNER, folder / "jupyter"))

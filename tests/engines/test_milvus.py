@@ -20,11 +20,11 @@ from tests.engines.engines import Program, running
 from tests.engines.meanwhile import meanwhile
 from tests.engines.servers import in_time
 from tests.helpers import HashEmbedder
-from voicevault_retrievers.core.filters import compile_filter, parse
+from voicevault_retrievers.core.filters import compile_filter
 from voicevault_retrievers.core.types import Chunk, Query, Variant
 from voicevault_retrievers.engines.addresses import connect
 from voicevault_retrievers.engines.channels import AskedWording
-from voicevault_retrievers.engines.filters import said
+from voicevault_retrievers.engines.filters import translate
 from voicevault_retrievers.engines.keywords import CollectionCounts, Keywords, score, weigh
 from voicevault_retrievers.engines.milvus import MilvusEngine, collection, schema
 from voicevault_retrievers.engines.milvus import engine as engines
@@ -220,14 +220,14 @@ def test_what_milvus_is_told_passes_what_the_filter_passes_and_no_more_where_it_
     engine.upsert([Chunk(f"c{at}", "pump", None, each) for at, each in enumerate(metadata)])
     language, exact = Milvus(), 0
     for where in awkward.FILTERS:
-        clause = said(where, language)
+        clause, is_exact = translate(where, language)
         passes = compile_filter(where)
         passing = sum(passes(each) for each in metadata)
         if clause is None:
             continue
         counted = engine.run(engine._counting(clause))
         assert counted >= passing, where
-        if language.exactly(parse(where)):
+        if is_exact:
             assert counted == passing, where
             exact += 1
     assert exact >= 20
@@ -236,9 +236,9 @@ def test_what_milvus_is_told_passes_what_the_filter_passes_and_no_more_where_it_
 @pytest.mark.parametrize("operator", ["$and", "$or"])
 def test_a_composed_filter_is_told_exactly_where_all_its_parts_are(operator: str) -> None:
     exact, wide = {"a": 1}, {"b": {"$contains": "x"}}
-    assert Milvus().exactly(parse({operator: [exact, {"c": "y"}]}))
-    assert not Milvus().exactly(parse({operator: [exact, wide]}))
-    assert not Milvus().exactly(parse({operator: [wide, exact]}))
+    assert translate({operator: [exact, {"c": "y"}]}, Milvus()).exact
+    assert not translate({operator: [exact, wide]}, Milvus()).exact
+    assert not translate({operator: [wide, exact]}, Milvus()).exact
 
 
 def test_a_value_of_more_members_than_an_array_holds_is_found_by_filters(engine: MilvusEngine) -> None:

@@ -541,10 +541,12 @@ def test_fusion_is_one_request_of_k_and_one(fake: Any) -> None:
 
 def test_fusion_refuses_rights_that_qdrant_cannot_tell(memory: QdrantEngine) -> None:
     memory.upsert(graded(10))
-    for rights in ({"page": {"$gte": 3}}, {"page": 3.5}, {"$not": {"file": "1.pdf"}}, {"a-b": "x"}):
+    for rights in ({"page": {"$gte": 3}}, {"page": 3.5}, {"file": {"$ne": "1.pdf"}}, {"a-b": "x"}):
         with pytest.raises(FilterNotSupportedError, match="fuse bm25"):
             memory.fused().search(Query("pump", require=rights), 3)
     assert memory.fused().search(Query("pump", require={}), 3).ids == ()
+    denied = memory.fused().search(Query("pump", require={"$not": {"file": "1.pdf"}}), 99)
+    assert set(denied.ids) == {chunk.id for chunk in graded(10) if chunk.metadata["file"] != "1.pdf"} != set()
     assert set(memory.fused().search(Query("pump", where={"page": {"$gte": 8}}), 9).ids) == {"c08", "c09"}
 
 

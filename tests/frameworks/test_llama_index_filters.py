@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from llama_index.core.vector_stores import FilterOperator, MetadataFilter
 
-from voicevault_retrievers.engines.filters import said
+from voicevault_retrievers.engines.filters import translate
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.llama_index.filters import filter_of
 from voicevault_retrievers.llama_index.store_filters import PostgresFilters, flattened
@@ -28,19 +28,19 @@ MARKS = ["x' OR '1'='1", "a\\", ":name", 'a"b', "'; DROP TABLE data; --"]
 def test_nothing_that_sql_would_read_is_written_into_it(value: str) -> None:
     """LlamaIndex's PGVectorStore writes keys and values into SQL as they are."""
     for operator in ("$eq", "$ne", "$contains", "$gt", "$text"):
-        assert said({"a": {operator: value}}, PostgresFilters(["a"])) is None
-        assert said({value: {operator: "safe"}}, PostgresFilters([value])) is None
-    assert said({"$or": [{"a": {"$in": [value]}}, {"a": 1}]}, PostgresFilters()) is None
-    assert said({"a": {"$in": [value]}, "b": "safe"}, PostgresFilters()) is not None
+        assert translate({"a": {operator: value}}, PostgresFilters(["a"])).clause is None
+        assert translate({value: {operator: "safe"}}, PostgresFilters([value])).clause is None
+    assert translate({"$or": [{"a": {"$in": [value]}}, {"a": 1}]}, PostgresFilters()).clause is None
+    assert translate({"a": {"$in": [value]}, "b": "safe"}, PostgresFilters()).clause is not None
 
 
 def test_numbers_are_ordered_by_postgres_where_they_are_declared() -> None:
     """It casts the values of each row, and raises where one is no number."""
-    assert said({"year": {"$gte": 2020}}, PostgresFilters()) is None
-    assert said({"year": {"$gte": 2020}}, PostgresFilters(["year"])) == MetadataFilter(
+    assert translate({"year": {"$gte": 2020}}, PostgresFilters()).clause is None
+    assert translate({"year": {"$gte": 2020}}, PostgresFilters(["year"])).clause == MetadataFilter(
         key="year", value=2020, operator=FilterOperator.GTE
     )
-    assert said({"year": {"$gte": "2020"}}, PostgresFilters(["year"])) is None
+    assert translate({"year": {"$gte": "2020"}}, PostgresFilters(["year"])).clause is None
 
 
 def test_what_a_flat_store_cannot_hold_is_left_out_and_marked() -> None:

@@ -9,19 +9,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from voicevault_retrievers.core.filters import Condition, Node, Not
-from voicevault_retrievers.engines.filters import (
-    KEY,
-    MAX_CONDITIONS,
-    ORDERED,
-    Clause,
-    Language,
-    Scalar,
-    are_texts,
-    kind_of,
-    said_alike,
-    size_of,
-)
+from voicevault_retrievers.engines.filters import Clause, Language, Scalar
 
 _RESERVED = 1024
 
@@ -78,11 +66,7 @@ class Facets(Language):
     Values and their kinds are members of a list, so lists of metadata need no special case.
     """
 
-    orders = False
-    """Whether `ordered` says exactly what it is asked, for numbers."""
-
-    many = False
-    """Whether `among` says exactly what it is asked."""
+    exact = frozenset({"equal", "unequal", "other", "exists"})
 
     def equal(self, key: str, operand: Scalar) -> Clause:
         return f"array_contains(facets, {facet(key, operand)})"
@@ -105,23 +89,6 @@ class Facets(Language):
 
     def some(self, clauses: Sequence[Clause]) -> Clause:
         return f"({' or '.join(clauses)})"
-
-    def exactly(self, node: Node, negated: bool = False) -> bool:
-        """Whether `widened` passes exactly what `node` passes, or, where `negated`, what it does not pass."""
-        if isinstance(node, Not):
-            return self.exactly(node.part, not negated)
-        if not isinstance(node, Condition):
-            return size_of(node) <= MAX_CONDITIONS and all(self.exactly(part, negated) for part in node.parts)
-        operands = node.operand if node.operator in ("$in", "$nin") else [node.operand]
-        if not KEY.fullmatch(node.key) or not all(map(said_alike, operands)):
-            return False
-        if len(operands) > MAX_CONDITIONS:
-            return self.many and node.operator == "$in" and are_texts(operands)
-        if node.operator in ("$eq", "$in", "$exists"):
-            return True
-        if node.operator in ("$ne", "$nin"):
-            return not negated and len({kind_of(each) for each in operands}) == 1
-        return self.orders and node.operator in ORDERED and not negated and type(node.operand) in (int, float)
 
     def _comparable(self, key: str, operand: Scalar) -> Clause:
         return f"array_contains(facets, {kind(key, operand)})"

@@ -1,7 +1,8 @@
 """Translation of the portable filter into the filter languages of vector stores.
 
 A store receives a clause that passes whatever the portable filter passes, and often more: conditions that its language
-cannot express, or evaluates differently, are left out. The results still have to be checked against the filter.
+cannot express, or evaluates differently, are left out. The results still have to be checked against the filter, unless
+the translation is exact.
 
 Every language leaves out keys that are not ASCII identifiers, numbers beyond 2**53, unprintable strings, lists of more
 than 100 values, and filters of more than 100 conditions: long ones crash Chroma.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from voicevault_retrievers.core.filters import Condition, Every, Filter, Node, Not, Some, parse
 
@@ -37,12 +38,22 @@ class Bound(Enum):
     NOTHING = "nothing"
 
 
+class Translation(NamedTuple):
+    """A filter in a store's language: `clause` passes at least what the filter passes, and None passes everything."""
+
+    clause: Clause | None
+    exact: bool
+    """Whether the clause passes nothing else."""
+
+
 class Language:
     """A filter language. Each clause passes at least what is asked; this base class leaves out every condition.
 
     `reserved` are the keys under which the store, or its framework, writes metadata of its own: conditions on them are
-    left out.
+    left out. `exact` are the methods whose clauses pass nothing else, `ordered` those of numbers.
     """
+
+    exact: frozenset[str] = frozenset()
 
     def __init__(self, reserved: Sequence[str] = ()) -> None:
         self.reserved = frozenset(reserved)
@@ -70,6 +81,10 @@ class Language:
     def exists(self, key: str, wanted: bool) -> Clause:
         """A clause for `$exists`."""
         return Bound.EVERYTHING
+
+    def is_exact(self, method: str, operand: Scalar) -> bool:
+        """Whether the clause of one of the methods above passes nothing else for an operand."""
+        return method in self.exact and not (method == "ordered" and isinstance(operand, str))
 
     def every(self, clauses: Sequence[Clause]) -> Clause:
         """A clause for what all clauses pass."""
@@ -110,6 +125,8 @@ class Qdrant(Language):
     Qdrant's match distinguishes 1 from 1.0, so numbers become ranges.
     """
 
+    exact = frozenset({"equal", "unequal", "among"})
+
     def __init__(self, prefix: str = "", reserved: Sequence[str] = ()) -> None:
         super().__init__(reserved)
         self.prefix = prefix
@@ -137,6 +154,11 @@ class Qdrant(Language):
             return Bound.EVERYTHING
         return self.models.IsEmptyCondition(is_empty=self.models.PayloadField(key=self.prefix + key))
 
+    def is_exact(self, method: str, operand: Scalar) -> bool:
+        """Where the payload holds values of this kind unchanged: lone surrogates become question marks."""
+        unchanged = not isinstance(operand, float) and (not isinstance(operand, str) or "?" not in operand)
+        return unchanged and super().is_exact(method, operand)
+
     def every(self, clauses: Sequence[Clause]) -> Clause:
         return self.models.Filter(must=list(clauses))
 
@@ -149,61 +171,80 @@ class Qdrant(Language):
 
 def nothing_passes(where: Filter | None) -> bool:
     """Whether a filter passes nothing, whatever the metadata, such as empty access rights."""
-    return widened(parse(where), Language()) is Bound.NOTHING
+    return _translated(parse(where), Language()).clause is Bound.NOTHING
 
 
-def said(where: Filter | None, language: Language) -> Clause | None:
-    """A clause that passes at least what a filter passes; None where no condition can be expressed."""
+def translate(where: Filter | None, language: Language) -> Translation:
+    """A filter in a store's language. Where `nothing_passes`, there is no clause, which is not exact."""
     node = parse(where)
-    clause = widened(node, language) if size_of(node) <= MAX_CONDITIONS else Bound.EVERYTHING
-    return None if isinstance(clause, Bound) else clause
+    if size_of(node) > MAX_CONDITIONS:
+        return Translation(None, False)
+    clause, exact = _translated(node, language)
+    if isinstance(clause, Bound):
+        return Translation(None, exact and clause is Bound.EVERYTHING)
+    return Translation(clause, exact)
 
 
-def widened(node: Node, language: Language, negated: bool = False) -> Clause:
-    """A clause that passes at least what `node` passes, or, where `negated`, what it does not pass."""
+def _translated(node: Node, language: Language, negated: bool = False) -> Translation:
+    """A clause, or a bound, that passes at least what `node` passes, or, where `negated`, what it does not pass."""
     if isinstance(node, Not):
-        return widened(node.part, language, not negated)
+        return _translated(node.part, language, not negated)
     if isinstance(node, Condition):
         return _condition(node, language, negated)
-    parts = [widened(part, language, negated) for part in node.parts]
+    parts = [_translated(part, language, negated) for part in node.parts]
     if isinstance(node, Every) is not negated:
         return _joined(parts, Bound.NOTHING, Bound.EVERYTHING, language.every)
     return _joined(parts, Bound.EVERYTHING, Bound.NOTHING, language.some)
 
 
 def _joined(
-    parts: Sequence[Clause], absorbing: Bound, neutral: Bound, join: Callable[[Sequence[Clause]], Clause]
-) -> Clause:
-    if any(part is absorbing for part in parts):
-        return absorbing
-    said = [part for part in parts if part is not neutral]
-    return join(said) if len(said) > 1 else said[0] if said else neutral
+    parts: Sequence[Translation], absorbing: Bound, neutral: Bound, join: Callable[[Sequence[Clause]], Clause]
+) -> Translation:
+    decisive = [part.exact for part in parts if part.clause is absorbing]
+    if decisive:
+        return Translation(absorbing, any(decisive))
+    clauses = [part.clause for part in parts if part.clause is not neutral]
+    clause = join(clauses) if len(clauses) > 1 else clauses[0] if clauses else neutral
+    return Translation(clause, all(part.exact for part in parts))
 
 
-def _condition(condition: Condition, language: Language, negated: bool) -> Clause:
+def _condition(condition: Condition, language: Language, negated: bool) -> Translation:
     key, operator, operand = condition.key, condition.operator, condition.operand
     simpler = _in_simpler_ones(condition, negated)
     if simpler is not None:
-        return widened(simpler, language, negated)
+        clause, exact = _translated(simpler, language, negated)
+        return Translation(clause, exact and operator in ("$in", "$nin"))
     if not KEY.fullmatch(key) or key in language.reserved:
-        return Bound.EVERYTHING
-    if operator == "$exists":
-        return language.exists(key, bool(operand) is not negated)
-    if are_texts(operand) and (operator == "$in" or (operator in ("$nin", "$any") and not negated)):
-        return language.among(key, operand, negated or operator == "$nin")
-    if not said_alike(operand):
-        return Bound.EVERYTHING
-    if operator == "$eq":
-        return (language.unequal if negated else language.equal)(key, operand)
-    if operator == "$ne" and not negated:
-        return language.other(key, operand)
-    if operator in ORDERED and not negated and not isinstance(operand, bool):
-        return language.ordered(key, operator, operand)
-    return Bound.EVERYTHING
+        return _WIDEST
+    many = are_texts(operand) and (operator == "$in" or (operator in ("$nin", "$any") and not negated))
+    if not many and operator != "$exists" and not is_portable(operand):
+        return _WIDEST
+    if many:
+        clause = language.among(key, operand, negated or operator == "$nin")
+        exact = operator == "$in" and all(language.is_exact("among", text) for text in operand)
+    elif operator == "$exists":
+        clause, exact = language.exists(key, bool(operand) is not negated), language.is_exact("exists", operand)
+    elif operator == "$eq" and negated:
+        clause, exact = language.unequal(key, operand), language.is_exact("unequal", operand)
+    elif operator == "$eq":
+        clause, exact = language.equal(key, operand), language.is_exact("equal", operand)
+    elif operator == "$ne" and not negated:
+        clause, exact = language.other(key, operand), language.is_exact("other", operand)
+    elif operator in ORDERED and not negated and not isinstance(operand, bool):
+        clause, exact = language.ordered(key, operator, operand), language.is_exact("ordered", operand)
+    else:
+        return _WIDEST
+    return Translation(clause, exact and not isinstance(clause, Bound))
+
+
+_WIDEST = Translation(Bound.EVERYTHING, False)
 
 
 def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
-    """Simpler conditions that pass at least as much as one on a list of values; None for another condition."""
+    """Simpler conditions that pass at least as much as one on a list of values; None for another condition.
+
+    Those for `$in` and `$nin` pass nothing else.
+    """
     key, operator, operand = condition.key, condition.operator, condition.operand
     if operator == "$contains" and not negated and not isinstance(operand, str):
         return Condition(key, "$eq", operand)
@@ -214,7 +255,8 @@ def _in_simpler_ones(condition: Condition, negated: bool) -> Node | None:
     if operator == "$all" and not negated:
         return Every(tuple(Condition(key, "$eq", choice) for choice in operand))
     if operator == "$nin" and not negated and len({kind_of(choice) for choice in operand}) <= 1:
-        return Every(tuple(Condition(key, "$ne", choice) for choice in operand))
+        others = tuple(Condition(key, "$ne", choice) for choice in operand)
+        return Every(others) if others else Condition(key, "$exists", True)
     return None
 
 
@@ -232,7 +274,7 @@ def keys_of(node: Node) -> frozenset[str]:
     return frozenset().union(*map(keys_of, node.parts))
 
 
-def said_alike(operand: Any) -> bool:
+def is_portable(operand: Any) -> bool:
     """Whether every store interprets a value in the same way."""
     if type(operand) is str:
         return operand.isprintable()  # no NUL and no lone surrogate, which databases refuse
@@ -241,7 +283,7 @@ def said_alike(operand: Any) -> bool:
 
 def are_texts(operand: Any) -> bool:
     """Whether an operand is a list of texts that every store interprets in the same way."""
-    return isinstance(operand, list) and all(type(each) is str and said_alike(each) for each in operand)
+    return isinstance(operand, list) and all(type(each) is str and is_portable(each) for each in operand)
 
 
 def size_of(node: Node) -> int:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.core.filters import Filter, parse
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.encoding import encoded, escaped, unescaped
 from voicevault_retrievers.engines.facets import Facets, facet, of_metadata
-from voicevault_retrievers.engines.filters import Clause, nothing_passes, said
+from voicevault_retrievers.engines.filters import Clause, nothing_passes, translate
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.text.analyzed_texts import languages_of
 
@@ -33,7 +33,7 @@ NONE = "false"
 class Sql(Facets):
     """The functions of lists that DataFusion has."""
 
-    many = True
+    exact = Facets.exact | {"among"}
 
     def among(self, key: str, texts: Sequence[str], negated: bool) -> Clause:
         found = f"array_has_any(facets, [{', '.join(str(facet(key, text)) for text in texts)}])"
@@ -105,10 +105,10 @@ def having(forms: Iterable[str]) -> str:
 
 def condition_of(where: Filter | None) -> tuple[str, bool]:
     """A condition that passes at least what a filter passes, and whether it passes nothing else."""
-    if not where or nothing_passes(where):
-        return (NONE if where else ALL), True
-    clause = said(where, _LANGUAGE)
-    return clause or ALL, clause is not None and _LANGUAGE.exactly(parse(where))
+    if nothing_passes(where):
+        return NONE, True
+    clause, exact = translate(where, _LANGUAGE)
+    return clause or ALL, exact
 
 
 def all_of(*conditions: str) -> str:

@@ -24,7 +24,7 @@ from voicevault_retrievers.adapters.keyword_copy import CopiedIndex
 from voicevault_retrievers.core.execution.event_loop import call_or_await, overrides, waits
 from voicevault_retrievers.core.filters import Filter, compile_filter
 from voicevault_retrievers.core.types import Chunk
-from voicevault_retrievers.engines.filters import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, said
+from voicevault_retrievers.engines.filters import KEY, Bound, Chroma, Clause, Language, Qdrant, Scalar, translate
 from voicevault_retrievers.errors import ConfigError
 from voicevault_retrievers.langchain.convert import TextOf, chunk_of, chunks_of
 
@@ -238,7 +238,7 @@ def pushed(store: VectorStore, where: Filter | None) -> dict[str, Any]:
 
 def _in_language(language: Language) -> Callable[[Any, Filter], dict[str, Any]]:
     def options(store: Any, where: Filter) -> dict[str, Any]:
-        clause = said(where, language)
+        clause, _ = translate(where, language)
         return {} if clause is None else {"filter": clause}
 
     return options
@@ -248,7 +248,7 @@ def _qdrant(store: Any, where: Filter) -> dict[str, Any]:
     if not KEY.fullmatch(store.metadata_payload_key):
         return {}
     language = Qdrant(f"{store.metadata_payload_key}.", _QDRANT_ADDS)
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     return {} if clause is None else {"filter": language.every([clause])}
 
 

@@ -31,7 +31,7 @@ from llama_index.core.vector_stores.types import (
 from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, compile_filter, parse
 from voicevault_retrievers.engines import filters
 from voicevault_retrievers.engines.chroma import OTHERS_KEY
-from voicevault_retrievers.engines.filters import Bound, Clause, Language, Qdrant, Scalar, said
+from voicevault_retrievers.engines.filters import Bound, Clause, Language, Qdrant, Scalar, translate
 
 CHROMA = "llama_index.vector_stores.chroma.base.ChromaVectorStore"
 POSTGRES = "llama_index.vector_stores.postgres.base.PGVectorStore"
@@ -200,13 +200,13 @@ def _simple(store: Any, where: Filter | None, ids: Collection[str] | None) -> Pu
 
 def _chroma(store: Any, where: Filter | None, ids: Collection[str] | None) -> Pushed:
     language = ChromaFilters(RESERVED)
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     return Pushed() if clause is None else Pushed(options={"where": language.some([clause, {OTHERS_KEY: True}])})
 
 
 def _qdrant(store: Any, where: Filter | None, ids: Collection[str] | None) -> Pushed:
     language = Qdrant(reserved=RESERVED)
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     clauses = [] if clause is None else [clause]
     if ids is not None:
         clauses.append(language.models.HasIdCondition(has_id=list(ids)))
@@ -218,7 +218,7 @@ def _postgres(store: Any, where: Filter | None, ids: Collection[str] | None) -> 
         return Pushed()
     numbers = {key for key, kind in store.indexed_metadata_keys or () if kind in _NUMBERS}
     language = PostgresFilters(numbers)
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     return Pushed() if clause is None else Pushed({"filters": language.every([clause])})
 
 

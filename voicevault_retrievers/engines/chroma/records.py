@@ -11,7 +11,7 @@ from typing import Any
 from voicevault_retrievers.core.filters import Filter, parse
 from voicevault_retrievers.core.types import Chunk
 from voicevault_retrievers.engines.chroma.vectors import OTHERS_KEY, PRIVATE_KEY
-from voicevault_retrievers.engines.filters import KEY, Chroma, keys_of, said
+from voicevault_retrievers.engines.filters import KEY, Chroma, keys_of, translate
 from voicevault_retrievers.engines.server import Record
 from voicevault_retrievers.errors import IncompatibleIndexError
 
@@ -119,7 +119,7 @@ def terms_of(key: str, row: Mapping[str, Any], kb: str) -> Sequence[str]:
 def native(where: Filter | None) -> dict[str, Any] | None:
     """The part of a filter that Chroma can apply: passes all chunks that the filter passes, and often more."""
     language = Chroma(RESERVED)
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     marks = [{mark_of(key): True} for key in sorted(keys_of(parse(where))) if _sayable(key)]
     return None if clause is None else language.some([clause, *marks])
 

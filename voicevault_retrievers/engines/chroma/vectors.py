@@ -17,7 +17,7 @@ from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.rows import Rows
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.core.vectors import embedded
-from voicevault_retrievers.engines.filters import Chroma, said
+from voicevault_retrievers.engines.filters import Chroma, translate
 from voicevault_retrievers.errors import ConfigError, IncompatibleIndexError
 from voicevault_retrievers.store import embedding
 from voicevault_retrievers.store.manifest import EmbedderEntry
@@ -212,5 +212,5 @@ def _unpacked(chunk_id: str, text: str | None, metadata: Mapping[str, Any] | Non
 def _native(where: Filter | None) -> dict[str, Any] | None:
     """The part of a filter that Chroma can apply: passes all chunks that the filter passes, and often more."""
     language = Chroma((PRIVATE_KEY, OTHERS_KEY))
-    clause = said(where, language)
+    clause, _ = translate(where, language)
     return None if clause is None else language.some([clause, {OTHERS_KEY: True}])

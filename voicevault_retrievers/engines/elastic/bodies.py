@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from voicevault_retrievers.core.filters import Filter, parse
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.encoding import encoded
 from voicevault_retrievers.engines.facets import Facets, facet, number_of, of_metadata, present
 from voicevault_retrievers.engines.facets import kind as kind_facet
-from voicevault_retrievers.engines.filters import Clause, Scalar, said
+from voicevault_retrievers.engines.filters import Clause, Scalar, translate
 from voicevault_retrievers.engines.keywords import Keywords, Weighted
 from voicevault_retrievers.engines.recipe import Recipe
 from voicevault_retrievers.engines.rows import CHUNK, fields_of
@@ -176,7 +176,7 @@ def vector_of(source: Mapping[str, Any]) -> Vector:
 class Terms(Facets):
     """The servers' language of queries: facets, and numbers as texts that sort as they do."""
 
-    orders = many = True
+    exact = Facets.exact | {"among", "ordered"}
 
     def equal(self, key: str, operand: Scalar) -> Clause:
         return _has(facet(key, operand))
@@ -219,10 +219,8 @@ _LANGUAGE = Terms()
 def passing(where: Filter | None) -> tuple[list[Clause], bool]:
     """Clauses that pass the chunks which a filter passes, and perhaps others; and whether they pass no others."""
     chunks: list[Clause] = [{"term": {"kind": "c"}}]
-    if not where:
-        return chunks, True
-    clause = said(where, _LANGUAGE)
-    return [*chunks, *([clause] if clause else [])], clause is not None and _LANGUAGE.exactly(parse(where))
+    clause, exact = translate(where, _LANGUAGE)
+    return [*chunks, *([clause] if clause else [])], exact
 
 
 def ordered_number(key: str, value: float) -> str:

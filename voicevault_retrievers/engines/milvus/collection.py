@@ -16,7 +16,7 @@ from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Engine, Record, Stored
-from voicevault_retrievers.engines.filters import said
+from voicevault_retrievers.engines.filters import translate
 from voicevault_retrievers.engines.milvus import schema
 from voicevault_retrievers.engines.milvus.connection import Connection, MilvusAddress, ask
 from voicevault_retrievers.engines.milvus.facets import CROWDED, key_of
@@ -280,7 +280,7 @@ class MilvusCollection(Engine):
 
     def _clause(self, where: Filter | None) -> str:
         """The part of a filter that Milvus can apply: passes all chunks that the filter passes, and often more."""
-        clause = said(where, self._language)
+        clause, _ = translate(where, self._language)
         return "" if clause is None else f"({clause} or array_contains(facets, {CROWDED}))"
 
 

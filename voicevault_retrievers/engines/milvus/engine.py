@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 
 from voicevault_retrievers._support.extras import require as required
 from voicevault_retrievers.core.execution.steps import Compute, Steps
-from voicevault_retrievers.core.filters import Filter, Predicate, both, canonical, compile_filter, parse
+from voicevault_retrievers.core.filters import Filter, Predicate, both, canonical, compile_filter
 from voicevault_retrievers.core.protocols import Embedder, Found
 from voicevault_retrievers.core.types import Vector
 from voicevault_retrievers.engines.channels import Asked
 from voicevault_retrievers.engines.engine import Capabilities
-from voicevault_retrievers.engines.filters import nothing_passes, said
+from voicevault_retrievers.engines.filters import nothing_passes, translate
 from voicevault_retrievers.engines.keywords import (
     CollectionCounts,
     KeywordHit,
@@ -233,7 +233,7 @@ class MilvusEngine(MilvusKeywords):
         counted = yield from self._known()
         if not (yield from self._counted_by_milvus(require)):
             return (yield from self._totals_here(counted, require)).tags
-        clause = said(require, self._language) or ""
+        clause = translate(require, self._language).clause or ""
         if clause not in counted.tags:
             known = sorted(TAGS.values())
             there = yield from self._there("sparse", list(map(schema.having_tag, known)), clause)
@@ -243,7 +243,7 @@ class MilvusEngine(MilvusKeywords):
     def _counted_there(self, asked: Keywords) -> Steps[tuple[CollectionCounts, int]]:
         """The statistics, counted by Milvus, and an upper bound of the lengths of the chunks."""
         counted = yield from self._known()
-        clause = said(asked.counting, self._language) or ""
+        clause = translate(asked.counting, self._language).clause or ""
         if clause not in counted.totals:
             total = yield from self._counting(clause)
             length = longest = 0
@@ -262,12 +262,12 @@ class MilvusEngine(MilvusKeywords):
 
     def _counted_by_milvus(self, counting: Filter | None) -> Steps[bool]:
         """Whether Milvus itself can count exactly, and quickly, under a filter."""
-        return not self._counts_here and (yield from self._told_exactly(counting))
+        return not self._counts_here and (yield from self._is_exact(counting))
 
-    def _told_exactly(self, where: Filter | None) -> Steps[bool]:
+    def _is_exact(self, where: Filter | None) -> Steps[bool]:
         if not where:
             return True
-        if said(where, self._language) is None or not self._language.exactly(parse(where)):
+        if not translate(where, self._language).exact:
             return False
         counted = yield from self._known()
         if counted.crowded is None:
@@ -343,12 +343,12 @@ class MilvusEngine(MilvusKeywords):
             return []
         yield from self._as_known()
         words = yield from self._wanted(asked)
-        if not (yield from self._told_exactly(wanted)):
+        if not (yield from self._is_exact(wanted)):
             raise FilterNotSupportedError(
                 f"Milvus cannot tell exactly what passes {wanted!r}, and would rank what does not: fuse the channels "
                 "bm25() and dense() here"
             )
-        clause = said(wanted, self._language) or ""
+        clause = translate(wanted, self._language).clause or ""
         field = "bm25" if self._ranks(words) else "sparse"
         asking: Any = (
             query_words(words, schema.word, {}).text if field == "bm25" else (yield from self._estimates(words))

@@ -10,7 +10,7 @@ from voicevault_retrievers.engines.milvus import facets
 class Milvus(Facets):
     """Milvus' language: facets, and a JSON of ordered values, where strings are compared by their beginnings."""
 
-    orders = True
+    exact = Facets.exact | {"ordered"}
 
     def ordered(self, key: str, operator: str, operand: Scalar) -> Clause:
         signs = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}

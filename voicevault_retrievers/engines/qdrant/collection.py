@@ -15,7 +15,7 @@ from voicevault_retrievers.core.execution.steps import Steps
 from voicevault_retrievers.core.filters import Filter, Predicate, compile_filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Stored
-from voicevault_retrievers.engines.filters import Qdrant, nothing_passes, said
+from voicevault_retrievers.engines.filters import Qdrant, Translation, nothing_passes, translate
 from voicevault_retrievers.engines.qdrant import points, requests, statistics
 from voicevault_retrievers.engines.qdrant.channels import Way
 from voicevault_retrievers.engines.qdrant.clients import (
@@ -184,7 +184,10 @@ class Collection(Engine):
 
     def _clause(self, where: Filter | None) -> Any:
         """The part of a filter that Qdrant can apply: passes all points that the filter passes; None for all."""
-        return said(where, Qdrant(points.METADATA))
+        return self._translated(where).clause
+
+    def _translated(self, where: Filter | None) -> Translation:
+        return translate(where, Qdrant(points.METADATA))
 
     def _digests(self, ids: Sequence[str]) -> Steps[Mapping[str, str]]:
         named = {points.point_id(one): one for one in ids}
@@ -251,9 +254,10 @@ class Collection(Engine):
         """
         if nothing_passes(scope):
             return Sums()
-        clause, exactly = requests.of_kind(CHUNK, self._clause(scope)), requests.told_exactly(scope)
-        if every or not exactly:
-            return Sums.read((yield from self._terms(clause, None if exactly else compile_filter(scope))))
+        passing, exact = self._translated(scope)
+        clause = requests.of_kind(CHUNK, passing)
+        if every or not exact:
+            return Sums.read((yield from self._terms(clause, None if exact else compile_filter(scope))))
         told = {"facet_filter": clause, "limit": FACETS, "exact": True}
         facets = yield from self._asking([self._call("facet", key=key, **told) for key in (SUMS, statistics.MEAN)])
         parts, means = ({str(hit.value): int(hit.count) for hit in facet.hits} for facet in facets)

@@ -274,20 +274,20 @@ class QdrantEngine(WritableCollection):
 
     def tells(self, where: Filter | None) -> bool:
         """Whether Qdrant evaluates a filter exactly."""
-        return requests.told_exactly(where)
+        return self._translated(where).exact
 
     def fusing(self, asked: Asked, vector: Vector, fusion: ByRanks, k: int, query: Query) -> Steps[list[KeywordHit]]:
         """The best hits by keywords and vectors, fused in Qdrant; see `QdrantFused`."""
         if not (yield from self._ready()) or self._analyzer is None or k == 0:
             return []
-        if query.require is not None and not requests.told_exactly(query.require):
+        wanted = both(query.require, query.where)
+        if nothing_passes(wanted):
+            return []
+        if not self._translated(query.require).exact:
             raise FilterNotSupportedError(
                 f"Qdrant cannot tell exactly what {query.require!r} permits, so it is not asked to fuse: fuse bm25() "
                 "and dense() here, or say the rights by equality with strings and $in"
             )
-        wanted = both(query.require, query.where)
-        if nothing_passes(wanted):
-            return []
         clause, params = self._clause(wanted), self._params(self.way)
         if self._by_engine(asked):
 

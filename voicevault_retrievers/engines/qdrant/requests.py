@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from voicevault_retrievers._support.extras import require
-from voicevault_retrievers.core.filters import Condition, Filter, Node, Not, parse
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Record
-from voicevault_retrievers.engines.filters import KEY, MAX_CONDITIONS, are_texts, said_alike, size_of
+from voicevault_retrievers.engines.filters import KEY
 from voicevault_retrievers.engines.qdrant import points
 from voicevault_retrievers.engines.qdrant.points import (
     BOUNDS,
@@ -274,27 +273,6 @@ def params(way: Way, quantised: bool) -> Any:
     if quantised:
         rescored = of.QuantizationSearchParams(rescore=True, oversampling=OVERSAMPLING)
     return of.SearchParams(exact=way.exact, quantization=rescored) if way.exact or rescored else None
-
-
-def told_exactly(where: Filter | None) -> bool:
-    """Whether Qdrant evaluates a filter exactly: equality and membership of strings, whole numbers and booleans."""
-    node = parse(where)
-    return size_of(node) <= MAX_CONDITIONS and _told_exactly(node)
-
-
-def _told_exactly(node: Node) -> bool:
-    if isinstance(node, Condition):
-        several = node.operand if node.operator == "$in" else [node.operand]
-        told = len(several) <= MAX_CONDITIONS or are_texts(several)  # `Qdrant.among` tells no others
-        return told and node.operator in ("$eq", "$in") and bool(KEY.fullmatch(node.key)) and all(map(_whole, several))
-    return not isinstance(node, Not) and all(map(_told_exactly, node.parts))
-
-
-def _whole(operand: Any) -> bool:
-    """Whether Qdrant's payload holds a value of this kind unchanged; lone surrogates become question marks."""
-    return (
-        said_alike(operand) and not isinstance(operand, float) and (not isinstance(operand, str) or "?" not in operand)
-    )
 
 
 def shortened(vector: Vector, prefix: int) -> Vector:

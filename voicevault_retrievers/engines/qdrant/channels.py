@@ -144,7 +144,8 @@ class QdrantFused(FusedLeaf[QdrantSearch]):
     stored weights, not by exact BM25 scores, and reports neither ranking, so a hit has one vote, which says so. Its own
     idf counts, or under `require` that of the permitted chunks, counted before. Under `require` only filters that
     Qdrant evaluates exactly are accepted: equality with strings, whole numbers and booleans, `$in`, `$and`, `$or`,
-    `$not`; others raise FilterNotSupportedError. A `where` of another kind is searched channel by channel and fused here.
+    `$not`; others raise FilterNotSupportedError. A `where` of another kind is searched channel by channel, and fused
+    here.
     """
 
     def __init__(self, engine: QdrantSearch, k: float, depth: int, *, name: str = "fused", **options: Any) -> None:

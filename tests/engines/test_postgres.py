@@ -100,6 +100,30 @@ def test_a_statement_that_is_asked_often_is_planned_for_its_values(make: Any) ->
     assert (custom > 5, generic) == (True, 0)
 
 
+@pytest.mark.parametrize("rights", [None, {"page": {"$in": list(range(300))}}], ids=["all", "rights"])
+def test_a_search_reads_the_postings_of_its_terms_also_where_no_table_has_been_analysed(
+    make: Any, monkeypatch: pytest.MonkeyPatch, rights: Any
+) -> None:
+    """Nothing is known then of how many postings a term has: a join would read them all."""
+    engine, statements = make(), list[SqlStatement]()
+    words = np.random.default_rng(1).integers(5000, size=(600, 60))
+    engine.upsert([Chunk(f"c{at}", " ".join(f"w{n}" for n in row), None, {"page": at}) for at, row in enumerate(words)])
+    pooled = engine._pools.ask
+
+    def recorded(asked: Any) -> Any:
+        statements.append(asked)
+        return pooled(asked)
+
+    query = Query(" ".join(f"w{n}" for n in words[3, :8]), require=rights)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._pools, "ask", recorded)
+        assert engine.bm25().search(query, 5).ids[0] == "c3"
+    plans = [pooled(SqlStatement(psycopg.sql.SQL("EXPLAIN ") + asked.text, asked.parameters)) for asked in statements]
+    lines = [line for plan in plans for (line,) in plan]
+    assert any("_postings" in line for line in lines)
+    assert not any("Seq Scan on" in line and "_postings" in line for line in lines)
+
+
 @pytest.fixture(scope="module", params=["auto", "de"])
 def pair(request: Any, address: str, tmp_path_factory: Any) -> Iterator[tuple[PostgresEngine, KnowledgeBase]]:
     """An engine and a knowledge base of one content, after updates and deletes."""

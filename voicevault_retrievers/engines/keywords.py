@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +29,8 @@ LONGEST_QUERY = 4000
 Integers: TypeAlias = NDArray[np.int64]
 
 
-class Keywords(NamedTuple):
+@dataclass(frozen=True)
+class Keywords:
     """A keyword query: the forms of each term, and how often the query has the term.
 
     A chunk has a term in at most one form. `where` and `require` restrict the hits; `statistics` says what counts.
@@ -37,13 +38,13 @@ class Keywords(NamedTuple):
     """
 
     terms: Mapping[Forms, float]
-    formula: Formula = Lucene()
+    formula: Formula = field(default_factory=Lucene)
     where: Filter | None = None
     require: Filter | None = None
     statistics: Statistics | None = None
     positive: bool = False
 
-    @property
+    @cached_property
     def forms(self) -> list[str]:
         """All forms, each once."""
         return list(dict.fromkeys(form for forms in self.terms for form in forms))

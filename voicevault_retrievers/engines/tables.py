@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -274,8 +274,8 @@ class TableEngine(Engine):
     def _listed(self, rows: Any, best: Sequence[int]) -> tuple[list[str], Callable[[int], Chunk]]:
         """The ids of the best rows, and what makes the chunk of one of them."""
         rows = rows.select(CHUNK).take(np.asarray(best, dtype=np.int64))
-        ids = list(map(id_of, rows["key"].to_pylist()))
-        return ids, lambda at: chunk_of(rows.slice(at, 1).to_pylist()[0], self.name)
+        ids, read = list(map(id_of, rows["key"].to_pylist())), cache(rows.to_pylist)
+        return ids, lambda at: chunk_of(read()[at], self.name)
 
     @blocking
     def _keywords(self, asked: Keywords, k: int) -> Sequence[KeywordHit]:

@@ -113,8 +113,9 @@ class _Writer:
         if len(operand) <= FEW:
             return f"({' OR '.join(self._equal(key, one) for one in operand)})" if operand else "false"
         choices = self._given([said for one in operand if (said := _json(one)) is not None], "jsonb[]")
-        items = f"CASE WHEN jsonb_typeof({value}) = 'array' THEN {value} ELSE jsonb_build_array({value}) END"
-        return f"EXISTS (SELECT FROM jsonb_array_elements({items}) AS item WHERE item = ANY ({choices}))"
+        items = f"EXISTS (SELECT FROM jsonb_array_elements({value}) AS item WHERE item = ANY ({choices}))"
+        own = f"coalesce({value} = ANY ({choices}), false)"
+        return f"CASE WHEN jsonb_typeof({value}) = 'array' THEN {items} ELSE {own} END"
 
     def _typed(self, value: str, operands: Sequence[Any]) -> str:
         """The condition that the value is a list, or of the JSON type of an operand."""

@@ -59,8 +59,9 @@ asked AS (
         AS a (term, number, place, count)
 ),
 matched AS MATERIALIZED (
-    SELECT a.place, a.count, p.chunk, p.frequency, p.length
-    FROM asked a JOIN {postings} p ON p.term = a.term WHERE {counting_postings}
+    SELECT a.place, a.count, p.chunk, p.frequency, p.length FROM asked a CROSS JOIN LATERAL (
+        SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
+    ) AS p WHERE {counting_postings}
 ),
 population AS MATERIALIZED ({population}),
 weights AS MATERIALIZED (
@@ -81,6 +82,7 @@ scored AS (
     GROUP BY m.chunk
 )
 """
+"""Terms are looked up one by one (LATERAL, OFFSET 0): a join of a table not yet analysed would read all postings."""
 
 _TF = (
     "((%(alpha)s::float8 * f + %(beta)s::float8 * norm) / (f + %(gamma)s::float8 * norm) + %(add)s::float8"
@@ -125,7 +127,9 @@ WITH asked AS (
 population AS MATERIALIZED ({population})
 SELECT population.total, population.length, held.number, held.n, {known}
 FROM population LEFT JOIN (
-    SELECT a.number, count(*) AS n FROM asked a JOIN {postings} p ON p.term = a.term WHERE {counting_postings}
+    SELECT a.number, count(*) AS n FROM asked a CROSS JOIN LATERAL (
+        SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
+    ) AS p WHERE {counting_postings}
     GROUP BY a.number
 ) AS held ON true
 """

@@ -99,7 +99,7 @@ class MemoryEngine(Engine):
     def _chunks(self, parents: bool) -> dict[str, Chunk]:
         return self.shelf.parents if parents else {one: record.chunk for one, record in self.held.items()}
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
         return asking(lambda: self._listed(cursor or 0, limit))
 
     def _listed(self, start: int, limit: int) -> tuple[Sequence[Stored], Any]:

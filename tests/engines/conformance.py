@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -52,6 +52,21 @@ class Conformance(Started, EngineConformance):
         client.clear()
         client.upsert([Chunk("1", "pump", "R")])
         assert client.parents(list("PQR")) == {}
+
+    def test_no_other_chunk_is_read_to_delete_by_a_filter(
+        self, collections: Collections, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client, read = collections(embedder=WordEmbedder(), analyzer=AUTO), list[str]()
+        client.upsert([Chunk(f"c{at}", "pump", metadata={"file": f"{at % 20}.pdf"}) for at in range(60)])
+        get = type(client.engine)._get
+
+        def recorded(engine: Any, ids: Sequence[str], parents: bool) -> Any:
+            read.extend(ids)
+            return get(engine, ids, parents)
+
+        monkeypatch.setattr(type(client.engine), "_get", recorded)
+        assert client.delete(where={"file": "7.pdf"}) == 3
+        assert sorted(read) == ["c27", "c47", "c7"]
 
     def test_questions_go_with_their_collection(self, collections: Collections) -> None:
         client = collections(embedder=WordEmbedder(), analyzer=AUTO)

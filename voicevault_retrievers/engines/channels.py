@@ -227,7 +227,6 @@ class AskedWording:
         self._query = query
         self._wording = wording
         self._terms: Sequence[QueryTerm] = ()
-        self._words: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._read: tuple[SavedAnalyzer, str] | None = None
         self.memo: dict[str, Any] = {}
 
@@ -236,7 +235,7 @@ class AskedWording:
         if channel.plain is not None:
             channel.plain.check(analyzer)
         self._terms, counts = weighed_terms(analyzer, self._wording, tags)
-        self._read, self._words = (analyzer, tags), {}
+        self._read = analyzer, tags
         return Keywords(
             counts,
             channel.formula,
@@ -253,12 +252,8 @@ class AskedWording:
 
     def words(self, forms: Sequence[str]) -> tuple[str, ...]:
         """The words of the query that have one of these forms, in query order."""
-        key = tuple(forms)  # of which there are few: most hits have the same ones
-        if key not in self._words:
-            found = set(key)
-            words = (term.word for term in self._terms if found.intersection(term.forms))
-            self._words[key] = tuple(dict.fromkeys(words))
-        return self._words[key]
+        found = set(forms)
+        return tuple(dict.fromkeys(term.word for term in self._terms if found.intersection(term.forms)))
 
     @property
     def all_words(self) -> set[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from voicevault_retrievers._support.mutex import Mutex
 from voicevault_retrievers.core.execution.steps import Steps, asking
-from voicevault_retrievers.core.filters import Filter
+from voicevault_retrievers.core.filters import Filter, Predicate, compile_filter
 from voicevault_retrievers.core.protocols import Found
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.engine import Capabilities, Engine, Record, Stored
@@ -86,13 +86,14 @@ class EmbeddedEngine(Engine):
     def _get(self, ids: Sequence[str], parents: bool) -> Steps[Mapping[str, Chunk]]:
         return asking(lambda: self.kb.parents(ids) if parents else self.kb.get(ids))
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        return asking(lambda: self._listed(cursor, limit))
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
+        return asking(lambda: self._listed(cursor, limit, compile_filter(where)))
 
-    def _listed(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
+    def _listed(self, cursor: Any, limit: int, passes: Predicate) -> tuple[Sequence[Stored], Any]:
         after = [one for one in self.kb.ids() if cursor is None or one > cursor]
-        page = [Stored(one, self.digest(chunk)) for one, chunk in self.kb.get(after[:limit]).items()]
-        return page, page[-1].id if len(after) > limit else None
+        held = self.kb.get(after[:limit]).items()
+        page = [Stored(one, self.digest(chunk)) for one, chunk in held if passes(chunk.metadata)]
+        return page, after[limit - 1] if len(after) > limit else None
 
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:
         return asking(lambda: self.kb.view().index.nearest(vector, k, where=where, require=require))

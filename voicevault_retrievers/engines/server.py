@@ -144,8 +144,11 @@ class Server(ABC):
         """The given chunks, or parents, that exist."""
 
     @abstractmethod
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        """At most `limit` chunks from a cursor (None for the first) on, each once; and the next cursor, or None."""
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
+        """At most `limit` chunks from a cursor (None for the first) on, each once; and the next cursor, or None.
+
+        All chunks that pass `where` are among them; which others are left out is up to the engine.
+        """
 
     @abstractmethod
     def _nearest(self, vector: Vector, k: int, where: Filter | None, require: Filter | None) -> Steps[Sequence[Found]]:

@@ -228,9 +228,10 @@ class TableEngine(Engine):
         return dict(_stored(self.read(self._open().table, ["key", "digest"], one_of("key", map(key_of, ids)))))
 
     @blocking
-    def _page(self, cursor: Any, limit: int) -> tuple[Sequence[Stored], Any]:
-        rows = self.read(self._open().table, ["key", "digest"], CHUNKS) if cursor is None else cursor
-        return _stored(rows.slice(0, limit)), rows.slice(limit) if len(rows) > limit else None
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> tuple[Sequence[Stored], Any]:
+        if cursor is None:
+            cursor = self.read(self._open().table, ["key", "digest"], all_of(condition_of(where)[0]))
+        return _stored(cursor.slice(0, limit)), cursor.slice(limit) if len(cursor) > limit else None
 
     @blocking
     def _get(self, ids: Sequence[str], parents: bool) -> Mapping[str, Chunk]:
@@ -288,8 +289,7 @@ class TableEngine(Engine):
         best = best_by_id(keys, scores, k, positive=asked.positive)
         forms = [tuple(form for form in asked.forms if counts[form][at]) for at in best]
         if ranked is None:  # its rows have no texts
-            chunks = self._chunks(held, [keys[at] for at in best])
-            ids = [id_of(keys[at]) for at in best]
+            chunks, ids = self._chunks(held, [keys[at] for at in best]), [id_of(keys[at]) for at in best]
             return KeywordHits(ids, scores[best].tolist(), forms, lambda at: chunks[ids[at]])
         ids, chunk = self._listed(ranked, best)
         return KeywordHits(ids, scores[best].tolist(), forms, chunk)

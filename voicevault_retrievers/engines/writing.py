@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -73,22 +73,21 @@ class WritableEngine(Server):
     def _deleting(self, ids: Iterable[str] | None, where: Filter | None) -> Steps[int]:
         if (ids is None) == (where is None):
             raise ConfigError("say which chunks to delete by ids or by where=...")
-        passes = compile_filter(where)
         if where is not None and says_nothing(where):
             raise ConfigError(f"where={where!r} has a part that says nothing: say what is to go, or use clear()")
         if not (yield from self._ready()):
             return 0
-        wanted = list(dict.fromkeys(id_list(ids))) if ids is not None else (yield from self._passing(passes))
+        wanted = list(dict.fromkeys(id_list(ids))) if ids is not None else (yield from self._passing(where))
         gone = 0
         for start in range(0, len(wanted), BATCH):
             gone += yield from self._remove(wanted[start : start + BATCH])
         return gone
 
-    def _passing(self, passes: Callable[[Mapping[str, Any]], bool]) -> Steps[list[str]]:
-        found: list[str] = []
+    def _passing(self, where: Filter | None) -> Steps[list[str]]:
+        passes, found = compile_filter(where), list[str]()
         cursor: Any = None
         while True:
-            page, cursor = yield from self._page(cursor, BATCH)
+            page, cursor = yield from self._page(cursor, BATCH, where)
             chunks = yield from self._get([entry.id for entry in page], False)
             found += [one for one, chunk in chunks.items() if passes(chunk.metadata)]
             if cursor is None:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from voicevault_retrievers.core.execution.steps import Steps
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.chroma.clients import (
     ChromaRequest,
@@ -22,6 +23,7 @@ from voicevault_retrievers.engines.chroma.records import (
     PARENT_KEY,
     id_of,
     key_of,
+    native,
     packed,
     private_of,
     replacing,
@@ -224,14 +226,13 @@ class ChromaCollection(Engine):
         got = yield from self._rows(place, ids, ["documents", "metadatas"])
         return {chunk.id: chunk for chunk in self._chunks(got["ids"], got["documents"], got["metadatas"])}
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
         place = yield from self._here()
         if place is None:
             return (), None
         start = int(cursor or 0)
-        got = yield ChromaRequest(
-            "get", self.name, place.key, {"limit": limit, "offset": start, "include": ["metadatas"]}
-        )
+        wanted = {"limit": limit, "offset": start, "include": ["metadatas"], "where": native(where)}
+        got = yield ChromaRequest("get", self.name, place.key, wanted)
         rows = zip(got["ids"], got["metadatas"], strict=True)
         page = [Stored(id_of(key), str(private_of(key, row, self.name)["digest"])) for key, row in rows]
         return page, start + limit if len(page) == limit else None

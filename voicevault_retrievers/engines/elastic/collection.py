@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from voicevault_retrievers.core.execution.steps import Compute, Steps
+from voicevault_retrievers.core.filters import Filter
 from voicevault_retrievers.core.types import Chunk, Vector
 from voicevault_retrievers.engines.elastic import bodies
 from voicevault_retrievers.engines.elastic.bodies import Search, document_id
@@ -189,9 +190,9 @@ class ElasticCollection(Engine):
         found = yield from self._documents([key_of(one) for one in ids], ["row"])
         return {id_of(key): bodies.vector_of(one["_source"]) for key, one in found.items() if "row" in one["_source"]}
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
         limit = min(limit, PAGE)
-        (told,) = yield from self._search(bodies.listing(bodies.passing(None)[0], limit, ["key", "digest"], cursor))
+        (told,) = yield from self._search(bodies.listing(bodies.passing(where)[0], limit, ["key", "digest"], cursor))
         hits = told["hits"]["hits"]
         page = [Stored(id_of(hit["_source"]["key"]), hit["_source"]["digest"]) for hit in hits]
         return page, hits[-1]["sort"] if len(hits) == limit else None

@@ -246,8 +246,8 @@ class MilvusCollection(Engine):
         held = yield from self._by_ids(ids, ["vector"])
         return {one: np.asarray(found["vector"], dtype=np.float32) for one, found in held.items()}
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        found = yield from self._after(cursor or "", "", ["id", "digest"], limit)
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
+        found = yield from self._after(cursor or "", self._clause(where), ["id", "digest"], limit)
         page = [Stored(schema.id_of(one), one["digest"]) for one in found]
         return page, found[-1]["pk"] if len(found) == limit else None
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from voicevault_retrievers._support.checks import flag, number, whole, whole_or_none
+from voicevault_retrievers._support.extras import require
 from voicevault_retrievers.core.execution.steps import Compute, Steps
 from voicevault_retrievers.core.filters import Filter, both
 from voicevault_retrievers.core.listing import Listing
@@ -20,6 +21,7 @@ from voicevault_retrievers.engines.encoding import escaped, unescaped
 from voicevault_retrievers.engines.engine import Capabilities, Progress, Record, Stored
 from voicevault_retrievers.engines.postgres import bm25_index, statements, transactions
 from voicevault_retrievers.engines.postgres.asking import SqlStatement, Transaction
+from voicevault_retrievers.engines.postgres.conditions import Where
 from voicevault_retrievers.engines.postgres.connections import Pools, misread, settings_of
 from voicevault_retrievers.engines.postgres.fused import ServerFused
 from voicevault_retrievers.engines.postgres.keyword_search import PostgresKeywords
@@ -41,6 +43,10 @@ LONGEST_NAME = 63
 
 _OTHER = frozenset({"22000", "3F000", "42P01", "42703", "42704", "42883"})
 """SQLSTATEs of statements on tables that are gone or replaced."""
+
+_PAGE = """
+SELECT c.id, c.digest FROM {chunks} c WHERE c.id > %(after)s::text AND {passing} ORDER BY c.id LIMIT %(limit)s
+"""
 
 M = 16
 EF_CONSTRUCTION = 64
@@ -203,9 +209,10 @@ class PostgresEngine(PostgresKeywords):
         above = None if parent_id is None else unescaped(parent_id)
         return Chunk(unescaped(chunk_id), unescaped(text), above, metadata_of(metadata), self.name, unescaped(header))
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        text = "SELECT id, digest FROM {chunks} WHERE id > %(after)s::text ORDER BY id LIMIT %(limit)s"
-        rows = yield from self._ask(text, after=cursor or "", limit=limit + 1)
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
+        passing = Where.of(where, "w")
+        text = self.tables.sql(_PAGE, passing=require("psycopg.sql", extra="postgres").SQL(passing.text))
+        rows = yield SqlStatement(text, {"after": cursor or "", "limit": limit + 1, **passing.parameters})
         page = [Stored(unescaped(one), digest) for one, digest in rows[:limit]]
         return page, rows[limit - 1][0] if len(rows) > limit else None
 

@@ -129,8 +129,7 @@ SELECT population.total, population.length, held.number, held.n, {known}
 FROM population LEFT JOIN (
     SELECT a.number, count(*) AS n FROM asked a CROSS JOIN LATERAL (
         SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
-    ) AS p WHERE {counting_postings}
-    GROUP BY a.number
+    ) AS p WHERE {counting_postings} GROUP BY a.number
 ) AS held ON true
 """
 

@@ -203,8 +203,9 @@ class Collection(Engine):
         found = yield from self._retrieve(list(named), TOLD)
         return {named[at]: points.chunk_of(point.payload, self.name) for at, point in found.items()}
 
-    def _page(self, cursor: Any, limit: int) -> Steps[tuple[Sequence[Stored], Any]]:
-        found, after = yield from self._scroll(requests.of_kind(CHUNK), limit, cursor, ["id", "digest", "exact"])
+    def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
+        passing = requests.of_kind(CHUNK, self._clause(where))
+        found, after = yield from self._scroll(passing, limit, cursor, ["id", "digest", "exact"])
         return [Stored(points.id_of(point.payload), point.payload["digest"]) for point in found], after
 
     def _vectors(self, ids: Sequence[str]) -> Steps[Mapping[str, Vector]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -41,6 +42,14 @@ asyncio.run(asyncio.sleep(0))
 # A thread makes machine code beside the tests: numba's loggers would appear while pytest looks through all there are.
 if find_spec("numba"):
     import_module("numba")
+
+# Bases and engines sync their files after each change: they are in memory, where the system has enough of it.
+MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
+ROOM = 4 << 30
+"""Bytes that have to be free."""
+
+if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 # Their first import starts programs: fc-list once on a machine, and before NumPy 2 lscpu.
 import_module("numpy.testing")

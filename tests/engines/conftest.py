@@ -1,27 +1,14 @@
-"""Engines sync their files after each change: tests keep them in memory, where the system has enough of it.
-
-A server that tests only use, each in collections of its own, is started once for all of them.
-"""
+"""A server that tests only use, each in collections of its own, is started once for all of them."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
 from tests.engines.engines import SYSTEMS, TextSearchServer, running
 from tests.engines.servers import chroma_server, postgres_server
-
-MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes a folder of its own in it
-ROOM = 4 << 30
-"""Bytes that have to be free."""
-
-if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.fixture(scope="session")

@@ -100,11 +100,12 @@ class MemoryEngine(Engine):
         return self.shelf.parents if parents else {one: record.chunk for one, record in self.held.items()}
 
     def _page(self, cursor: Any, limit: int, where: Filter | None = None) -> Steps[tuple[Sequence[Stored], Any]]:
-        return asking(lambda: self._listed(cursor or 0, limit))
+        return asking(lambda: self._listed(cursor or 0, limit, where))
 
-    def _listed(self, start: int, limit: int) -> tuple[Sequence[Stored], Any]:
-        page = [Stored(one, self.held[one].digest) for one in sorted(self.held)[start : start + limit]]
-        return page, start + limit if start + limit < len(self.held) else None
+    def _listed(self, start: int, limit: int, where: Filter | None) -> tuple[Sequence[Stored], Any]:
+        stored = sorted((record.chunk.id, record.digest) for record in self._records_of(where))
+        page = [Stored(*each) for each in stored[start : start + limit]]
+        return page, start + limit if start + limit < len(stored) else None
 
     def _records_of(self, where: Filter | None) -> list[Record]:
         passes = compile_filter(where)

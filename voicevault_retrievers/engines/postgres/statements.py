@@ -53,15 +53,20 @@ _FLOOR = """
     ) AS each, population
 """
 
+_MATCHING = """
+asked a CROSS JOIN LATERAL (
+    SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
+) AS p WHERE {counting_postings}
+"""
+"""Terms are looked up one by one (LATERAL, OFFSET 0): a join of a table not yet analysed would read all postings."""
+
 _SCORED = """
 asked AS (
     SELECT * FROM unnest(%(terms)s::text[], %(numbers)s::integer[], %(places)s::integer[], %(counts)s::float8[])
         AS a (term, number, place, count)
 ),
 matched AS MATERIALIZED (
-    SELECT a.place, a.count, p.chunk, p.frequency, p.length FROM asked a CROSS JOIN LATERAL (
-        SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
-    ) AS p WHERE {counting_postings}
+    SELECT a.place, a.count, p.chunk, p.frequency, p.length FROM {matching}
 ),
 population AS MATERIALIZED ({population}),
 weights AS MATERIALIZED (
@@ -82,7 +87,6 @@ scored AS (
     GROUP BY m.chunk
 )
 """
-"""Terms are looked up one by one (LATERAL, OFFSET 0): a join of a table not yet analysed would read all postings."""
 
 _TF = (
     "((%(alpha)s::float8 * f + %(beta)s::float8 * norm) / (f + %(gamma)s::float8 * norm) + %(add)s::float8"
@@ -127,9 +131,7 @@ WITH asked AS (
 population AS MATERIALIZED ({population})
 SELECT population.total, population.length, held.number, held.n, {known}
 FROM population LEFT JOIN (
-    SELECT a.number, count(*) AS n FROM asked a CROSS JOIN LATERAL (
-        SELECT p.chunk, p.frequency, p.length FROM {postings} p WHERE p.term = a.term OFFSET 0
-    ) AS p WHERE {counting_postings} GROUP BY a.number
+    SELECT a.number, count(*) AS n FROM {matching} GROUP BY a.number
 ) AS held ON true
 """
 
@@ -272,7 +274,8 @@ def keyword_scores(tables: Tables, asked: Keywords, ids: list[str]) -> SqlStatem
 def statistics(tables: Tables, asked: Keywords) -> SqlStatement:
     """The number of counted chunks, the sum of their lengths, and the document frequency of each form by its number."""
     postings, population, parameters = _counting(tables, asked)
-    text = tables.sql(_STATISTICS, population=population, counting_postings=postings, known=tables.sql(_KNOWN))
+    matching = tables.sql(_MATCHING, counting_postings=postings)
+    text = tables.sql(_STATISTICS, population=population, matching=matching, known=tables.sql(_KNOWN))
     return SqlStatement(text, {**tables.known, **parameters, **_terms(asked)})
 
 
@@ -333,7 +336,7 @@ def _scored(tables: Tables, asked: Keywords, only: Any = None) -> tuple[Any, dic
     sql: Any = require("psycopg.sql", extra="postgres")
     text = tables.sql(
         _SCORED,
-        counting_postings=postings,
+        matching=tables.sql(_MATCHING, counting_postings=postings),
         population=population,
         weight=_sql(_WEIGHT.format(n="n")),
         floored=_floored(tables, asked.formula, postings),
